@@ -191,13 +191,18 @@ def _pooled(metric: Metric, compared: Sequence[Pooled]) -> Grid:
         return f"{factor * value:{sign}.{digits}f}" + (f" ± {factor * error:.{digits}f}" if error else "")
 
     def corpora(row: Pooled) -> str:
-        return f"{row.n_corpora}" + (f" x {row.n_seeds} seeds" if row.n_seeds > 1 else "")
+        seeds = f" x {row.n_seeds} seeds" if row.n_seeds > 1 else ""
+        return f"{row.n_corpora}{seeds}, worse on {row.corpora_worse}"
+
+    def interval(row: Pooled) -> str:
+        return f"{spread(row.low, None, '+')} to {spread(row.high, None, '+')}"
 
     columns = [
         Column("scheme", lambda row: f"{row.model} {row.scheme}", kind="words"),
         Column("corpora", corpora),
         Column(f"{metric}{units[0]} ± s.e.", lambda row: spread(row.mean, row.se)),
         Column(f"difference{units[1]} ± s.e.", lambda row: spread(row.difference, row.difference_se, "+")),
+        Column("95 % interval", interval),
         Column("worse : better", lambda row: f"{row.worse:,} : {row.better:,}"),
         Column("p (Holm)", "p_holm", show_p),
         Column("verdict", "verdict", kind="words"),

@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.compare.two_runs import joined
 from quantdrift.metrics import Metric
-from quantdrift.metrics.numbers import show_p, show_step
 from quantdrift.runs.folder import Run
-from quantdrift.statistics.estimates import RESAMPLES, Estimate, percentile_interval, resampled
+from quantdrift.statistics.estimates import RESAMPLES, percentile_interval, resampled
 from quantdrift.statistics.paired import mcnemar_exact, sign_change_tails
 from quantdrift.statistics.verdicts import holm
 
 ALPHA = 0.05
-MOST_SENTENCES = 8
-"""Above which verdicts are told together; the table has each."""
 MCNEMAR, RANDOMIZATION = "stratified McNemar", "stratified randomization"
 Values = NDArray[np.float64]
 Strata = Mapping[str, tuple[Sequence[Run], Sequence[Run]]]
@@ -190,33 +187,26 @@ def _harm(test: Pooled, metric: Metric) -> float:
 
 
 def in_words(tests: Sequence[Pooled], metric: Metric) -> list[str]:
-    """The verdicts in plain words: of a few differences a sentence each; one for all others."""
-    sentences = [_sentence(test, metric) for test in tests if test.verdict != NONE]
-    if len(sentences) > MOST_SENTENCES:
-        sentences = [
-            f"Shown to be {verdict} than {tests[0].against} by {metric}: {', '.join(names)}."
-            for verdict in ("worse", "better")
-            if (names := [f"{test.model} {test.scheme}" for test in tests if test.verdict == verdict])
-        ]
-    if same := [f"{test.model} {test.scheme}" for test in tests if test.verdict == NONE]:
-        sentences.append(
-            f"Not shown to differ from {tests[0].against} by {metric}, which is not the same as no difference: "
-            f"{', '.join(same)}."
-        )
-    return sentences
-
-
-def _sentence(test: Pooled, metric: Metric) -> str:
-    several = test.n_corpora > 1
-    step = show_step(metric, Estimate(value=test.difference, low=test.low, high=test.high))
-    parts = [
-        f"{test.model} {test.scheme} is {test.verdict} than {test.against} by {metric}: {step} on ",
-        f"{test.n_corpora} corpora, worse on {test.corpora_worse} of them" if several else "one corpus",
-        f"; {test.worse:,} of {test.n_inputs:,} inputs are worse, {test.better:,} better (p {show_p(test.p_holm)})",
+    """The verdicts in plain words, one sentence each; the numbers behind them stand in the table."""
+    against = f"{tests[0].against} by {metric}" if tests else ""
+    heads: Mapping[Told, str] = {
+        "worse": f"Shown to be worse than {against}",
+        "better": f"Shown to be better than {against}",
+        NONE: f"Not shown to differ from {against}, which is not the same as no difference",
+    }
+    named = {verdict: [test for test in tests if test.verdict == verdict] for verdict in heads}
+    return [
+        f"{head}: {', '.join(_named(test, metric) for test in named[verdict])}."
+        for verdict, head in heads.items()
+        if named[verdict]
     ]
-    if (test.verdict == "worse") != (_harm(test, metric) > 0):
-        parts.append(", though the mean over corpora, in which small ones weigh as much, goes the other way")
-    return "".join(parts) + "."
+
+
+def _named(test: Pooled, metric: Metric) -> str:
+    """The scheme; small corpora weigh as much as large ones in a mean, which can then contradict the inputs."""
+    contrary = test.verdict != NONE and (test.verdict == "worse") != (_harm(test, metric) > 0)
+    other = " (though the mean over corpora goes the other way)" if contrary else ""
+    return f"{test.model} {test.scheme}{other}"
 
 
 # --- inputs ---------------------------------------------------------------------------------------

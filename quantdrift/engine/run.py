@@ -1,7 +1,6 @@
 """From a pair and data to a run folder."""
 
 import platform
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,11 +27,6 @@ from quantdrift.metrics.forbids import forbidding
 from quantdrift.runs.folder import Run, check_place, now, write_run
 from quantdrift.spec.grammar import Spec, Versus
 from quantdrift.statistics.standing import Tolerances
-
-_TRIES = 2
-"""Attempts with a batch size: the second goes on behind what the first has encoded."""
-_NO_MEMORY = re.compile(r"(?i)out of memory|can't allocate memory|not enough memory|ALLOC_FAILED|bad_alloc")
-"""What torch and the libraries below it say."""
 
 
 def run(
@@ -85,28 +79,19 @@ def _in_batches_that_fit(work: Callable[[Settings], Measured], settings: Setting
     """Measure, with batches of half the size where memory has no room; return also the settings of that.
 
     Both arms are then put through in the smaller batches, as their size moves last digits: the figures are those that
-    were to be had with that batch size from the start. What else may have taken the memory is given a second chance.
+    were to be had with that batch size from the start.
     """
-    tried = 0
     while True:
         try:
             return work(settings), settings
-        except (MemoryError, RuntimeError) as error:
-            if settings.batch_size == 1 or not _is_out_of_memory(error):
+        except (MemoryError, torch.OutOfMemoryError):
+            if settings.batch_size == 1:
                 raise
-        # only here, with the error, is all that the pass held let go
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        tried += 1
-        if tried == _TRIES:
-            tried, smaller = 0, settings.batch_size // 2
-            note(f"no room in memory for batches of {settings.batch_size}: measured in batches of {smaller}")
-            settings = replace(settings, batch_size=smaller)
-
-
-def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
-    """Whether memory was missing, on an accelerator or in the machine; only torch's own has a class for it."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or bool(_NO_MEMORY.search(str(error)))
+        # only here, without the error, is all that the pass held let go
+        torch.cuda.empty_cache()
+        smaller = settings.batch_size // 2
+        note(f"no room in memory for batches of {settings.batch_size}: measured in batches of {smaller}")
+        settings = replace(settings, batch_size=smaller)
 
 
 # --- run.json: how a run was measured, and every default metric of it -----------------------------

@@ -5,7 +5,6 @@ the others are too far behind to come first.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,22 +22,6 @@ _CHUNK = 256
 """Inputs between two steps of the progress bar."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Changes:
-    """The effect of one change to the model.
-
-    Attributes:
-        flips: bool [n_queries], whether another document is first.
-        shifts: float64 [n_queries], by how much the gap to the runner-up grows, in units of the score; NaN for a query
-            with one document.
-        embedded: queries and documents that went through the model.
-    """
-
-    flips: NDArray[np.bool_]
-    shifts: NDArray[np.float64]
-    embedded: int
-
-
 class Trial:
     """Some queries of a search, with their first documents in the reference.
 
@@ -47,10 +30,9 @@ class Trial:
         search: that the queries are of.
         reference: embeddings of both sides by the reference.
         rows: positions of the queries.
-        depth: first documents of every query that are looked at.
     """
 
-    def __init__(self, flow: Flow, search: Search, reference: Arms, rows: Rows, *, depth: int = DEPTH) -> None:
+    def __init__(self, flow: Flow, search: Search, reference: Arms, rows: Rows) -> None:
         self._flow, self._search = flow, search
         self._queries, documents = search.queries.part(rows), search.sides[-1]
         queries, index = np.asarray(reference[0])[rows], reference[-1]
@@ -60,7 +42,7 @@ class Trial:
             index,
             index,
             similarity=search.similarity,
-            k=min(depth, len(documents.ids)),
+            k=min(DEPTH, len(documents.ids)),
             excluded=None if search.excluded is None else search.excluded[rows],
         )
         positions = state.reference_top()[0]
@@ -70,22 +52,19 @@ class Trial:
         self._ranks = np.where(positions >= 0, np.searchsorted(self._pool, positions), -1)
         self._gaps = self._gaps_of(queries, self._known)
 
-    def __len__(self) -> int:
-        """The number of queries."""
-        return len(self._ranks)
-
-    def changes(self, name: str, *, query_only: bool) -> Changes:
-        """Measure what the model that is in place changes; with `query_only` documents stay as they are.
+    def flips(self, name: str, *, query_only: bool) -> NDArray[np.bool_]:
+        """Whether the model that is in place puts another document first; with `query_only` documents stay as they are.
 
         First the queries and the two documents that a gap lies between are embedded: that shows how far gaps move.
         Then, of the queries whose first document holds, those documents whose gap could close: no wider than 1.25
         times the most by which one did close.
         """
-        total = len(self) + (0 if query_only else len(self._pool))
+        n_queries = len(self._ranks)
+        total = n_queries + (0 if query_only else len(self._pool))
         with self._flow.progress.stage(name, total) as tell:
-            queries = self._embedded(self._queries, np.arange(len(self)), tell)
+            queries = self._embedded(self._queries, np.arange(n_queries), tell)
             if query_only:
-                gaps, embedded = self._gaps_of(queries, self._known), len(self)
+                gaps = self._gaps_of(queries, self._known)
             else:
                 documents = np.full_like(self._known, np.nan)
                 near = np.unique(self._ranks[:, :2])
@@ -96,10 +75,9 @@ class Trial:
                 open_ = (self._gaps <= reach) & ~_overtaken(gaps, self._ranks)[:, None]
                 rest = np.setdiff1d(self._ranks[open_ & (self._ranks >= 0)], near)
                 documents[rest] = self._embedded(self._documents, rest, tell)
-                gaps, embedded = self._gaps_of(queries, documents), len(self) + len(near) + len(rest)
-                tell(total - embedded)
-        shifts = (gaps - self._gaps)[:, 1] if gaps.shape[1] > 1 else np.full(len(self), np.nan)
-        return Changes(flips=_overtaken(gaps, self._ranks), shifts=shifts, embedded=embedded)
+                gaps = self._gaps_of(queries, documents)
+                tell(total - n_queries - len(near) - len(rest))
+        return _overtaken(gaps, self._ranks)
 
     def _embedded(self, side: Inputs, rows: Rows, tell: Callable[[int], None]) -> Vectors:
         vectors = np.zeros((len(rows), self._known.shape[1]), dtype=np.float32)

@@ -92,7 +92,7 @@ def theme(dark: bool) -> dict[str, Any]:
 PictureForm = Literal["png", "svg", "pdf"]
 
 
-def drawn(figure: Figure, form: PictureForm, *, dark: bool = False) -> bytes:
+def drawn(figure: Figure, form: PictureForm) -> bytes:
     """A chart as a picture; nothing is fetched for it.
 
     Raises:
@@ -101,7 +101,7 @@ def drawn(figure: Figure, form: PictureForm, *, dark: bool = False) -> bytes:
     with extras_named(needed_for="pictures of charts"):
         import vl_convert  # noqa: PLC0415 -- an extra
 
-    config = theme(dark) | {"background": "#16191f" if dark else "#ffffff", "font": "DejaVu Sans, sans-serif"}
+    config = theme(False) | {"background": "#ffffff", "font": "DejaVu Sans, sans-serif"}
     spec = {**figure.spec, "title": {"text": figure.title}, "padding": 12}
     larger = {"scale": 2} if form == "png" else {}
     picture = getattr(vl_convert, f"vegalite_to_{form}")(spec, config=config, allowed_base_urls=[], **larger)

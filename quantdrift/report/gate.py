@@ -1,6 +1,5 @@
 """The page of a gate: the verdict, what each rule came to, and the inputs to look at."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from quantdrift.base.errors import QuantDriftError, RunError
@@ -8,7 +7,7 @@ from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.gate import output
 from quantdrift.gate.result import GateResult, Verdict
 from quantdrift.report.changes import changes_of
-from quantdrift.report.page import Number, Page, Section, Step
+from quantdrift.report.page import Page, Section, Step
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.runs.identity import Identity
@@ -57,7 +56,6 @@ def page_of(result: GateResult, *, data: Path | None = None, task: str | None = 
         tone="warn" if result.accepted else _TONES.get(result.verdict, "warn"),
         verdict=f"{output.finding(result)}.",
         words=[line for line in sentences if line not in {*to_do, *named}],
-        numbers=list(_numbers(result)),
         steps=[Step(text=line) for line in sentences if line in to_do],
         sections=sections,
     )
@@ -74,18 +72,3 @@ def _judged(result: GateResult) -> Run | None:
         return None
     answers = {change.input_id: (change.before, change.after) for change in changed_inputs(run.evidence())}
     return run if all(answers.get(one.input_id) == (one.before, one.after) for one in result.worst) else None
-
-
-def _numbers(result: GateResult) -> Iterator[Number]:
-    passed = sum(judgement.outcome == "pass" for judgement in result.rules)
-    yield Number(label="rules that pass", value=f"{passed:,} of {len(result.rules):,}")
-    yield Number(label="top-1 changes", value=f"{result.n_changed:,}", note=f"of {result.n_inputs:,} inputs")
-    if result.n_new is not None:
-        yield Number(label="new changes", value=f"{result.n_new:,}", note="not changed in the baseline")
-    if result.n_answers_changed is not None:
-        yield Number(
-            label="other answers than in the baseline", value=f"{result.n_answers_changed:,}", note="of the candidate"
-        )
-    yield Number(
-        label="level of the tests", value=f"{result.alpha:g}", note="chance of a false alarm, all rules together"
-    )

@@ -4,13 +4,13 @@ Every text goes through `prose`, `code` or `markdown_table`, which leave nothing
 """
 
 import html
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from quantdrift.base.display import clean, code, markdown_table, prose, shorten
+from quantdrift.base.display import clean, code, markdown_table, prose, shorten, shown
 from quantdrift.report.page import Page, Section, Step
-from quantdrift.show.tables import Grid
+from quantdrift.show.output import grid_markdown
 
 _WORST = 10
 """Changed inputs that are listed."""
@@ -59,7 +59,7 @@ def _step(step: Step) -> str:
 
 
 def _section(section: Section, *, folded: bool, names: bool = False) -> list[str]:
-    body = [_grid(grid, grid.words if names else ()) for grid in section.grids if grid.rows]
+    body = [grid_markdown(grid, names=grid.words if names else (), most=_ROWS) for grid in section.grids if grid.rows]
     if section.changed is not None:
         body = [_changed(section.changed), *body]
     if not body:
@@ -68,14 +68,6 @@ def _section(section: Section, *, folded: bool, names: bool = False) -> list[str
     if folded:
         return [f"<details>\n<summary>{html.escape(title)}</summary>", *body, "</details>"]
     return [f"### {_line(title)}", *body]
-
-
-def _grid(grid: Grid, names: Collection[str]) -> str:
-    table = markdown_table(grid.head, grid.rows[:_ROWS], names=names)
-    more = [f"and {len(grid.rows) - _ROWS:,} more rows"] if len(grid.rows) > _ROWS else []
-    lines = [f"- {_line(line)}" for line in [*more, *grid.lines]]
-    title = [f"**{_line(grid.title)}**"] if grid.title else []
-    return "\n\n".join([*title, table, *(["\n".join(lines)] if lines else [])])
 
 
 def _line(text: str) -> str:
@@ -88,44 +80,33 @@ def _line(text: str) -> str:
 def _changed(content: Mapping[str, Any]) -> str:
     """The first of the changed inputs, which are those that harm most: what gave way to what."""
     entries = content["changed"][:_WORST]
-    before, after = (shorten(clean(name), _TEXT) for name in content["arms"])
-    # escaped cell by cell: names and texts stand beside each other
-    titles = ("input", f"{before}: first answer", f"{after}: first answer", "change")
-    head = [prose(title, cell=True) for title in titles]
+    before, after = (f"{shorten(clean(name), _TEXT)}: first answer" for name in content["arms"])
+    head = ["input", before, after, "change"]
     rows = [
         [
-            _named(entry["id"], entry.get("text")),
+            _said(entry["id"], entry.get("text")),
             _answer(content, entry, "before", "was_right", "rank_after"),
             _answer(content, entry, "after", "is_right", "rank_before"),
-            ", ".join(_change(entry)),
+            ", ".join([entry.get("kind", "no label"), *_figures(entry)]),
         ]
         for entry in entries
     ]
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
     left = (sum(content["kinds"].values()) or len(content["changed"])) - len(entries)
-    more = f"\n\n- and {left:,} more" if left > 0 else ""
-    return "\n".join(lines) + more
+    return markdown_table(head, rows, names=head[:3]) + (f"\n\n- and {left:,} more" if left > 0 else "")
 
 
 def _answer(content: Mapping[str, Any], entry: Mapping[str, Any], which: str, right: str, rank: str) -> str:
     place = entry.get(which)
     if place is None:
         return "-"
-    name, text = content["items"][place]
     facts = [] if right not in entry else [content["right"] if entry[right] else f"not {content['right']}"]
     facts += [f"rank {entry[rank]:,} in the other"] if rank in entry else []
-    return _named(name, text) + (f" ({prose(', '.join(facts), cell=True)})" if facts else "")
+    return _said(*content["items"][place]) + (f" ({', '.join(facts)})" if facts else "")
 
 
-def _named(name: str, text: str | None) -> str:
-    if not text:
-        return code(shorten(clean(name), _TEXT))
-    line = clean(text)
-    return f"{code(shorten(clean(name), _TEXT))} {code(line if len(line) <= _TEXT else f'{line[:_TEXT].rstrip()}…')}"
+def _said(name: str, text: str | None) -> str:
+    return shown(name, _TEXT) + (f": {shown(text, _TEXT)}" if text else "")
 
 
-def _change(entry: Mapping[str, Any]) -> Iterator[str]:
-    yield str(entry.get("kind", "no label"))
-    for name in ("gap", "separation"):
-        if name in entry:
-            yield f"{name} {entry[name]:.3g}"
+def _figures(entry: Mapping[str, Any]) -> list[str]:
+    return [f"{name} {entry[name]:.3g}" for name in ("gap", "separation") if name in entry]

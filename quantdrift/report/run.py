@@ -1,18 +1,18 @@
 """The page of a run: what changed, how bad it is and what to do; how close answers were; every changed input."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from quantdrift.compare.buckets import Bucket, breakdown, range_words
+from quantdrift.compare.buckets import breakdown, range_words
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.metrics.numbers import has_value, show, show_interval
-from quantdrift.report import figures
 from quantdrift.report.changes import changes_of
+from quantdrift.report.figures import separation_histogram
 from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.runs import words
 from quantdrift.runs.changes import changed_inputs
@@ -139,43 +139,12 @@ def _closeness(evidence: Evidence) -> Section:
     metrics = [metric for metric in metrics if any(has_value(bucket.estimates[str(metric)]) for bucket in buckets)]
     columns = [Column(str(by), "where", range_words), Column("inputs", "n", "{:,}".format)]
     columns += metric_columns(metrics, attrgetter("estimates"))
-    histogram = [figures.separation_histogram([evidence])] if evidence.exact else []
     return Section(
         name="closeness",
         title="How close answers were",
         about=about,
-        figures=[*histogram, _rates(buckets, [str(metric) for metric in metrics], str(by))],
+        figures=[separation_histogram([evidence])] if evidence.exact else [],
         grids=[table(columns, buckets)],
-    )
-
-
-def _rates(buckets: Sequence[Bucket], metrics: Sequence[str], by: str) -> figures.Figure:
-    """Rates in buckets, with their intervals."""
-    labels = {"flip@1": "changed", "harm": "harmed", "benefit": "helped"}
-    values = [
-        {by: range_words(bucket.where), "what": labels[name], "inputs": bucket.n, **figures.rate_of(estimate)}
-        for bucket in buckets
-        for name in metrics
-        if has_value(estimate := bucket.estimates[name])
-    ]
-    what = {"domain": [labels[name] for name in metrics]}
-    ranges = [range_words(bucket.where) for bucket in buckets]
-    ends = {"rate": "share:.1%", "low": "from:.1%", "high": "to:.1%", "inputs": "inputs:d"}
-    layers = figures.points_with_intervals(
-        {
-            "x": {"field": by, "type": "ordinal", "sort": ranges, "axis": {"labelAngle": -30}},
-            "xOffset": {"field": "what", "scale": what},
-            "color": figures.named("what", scale=what, legend={"title": None, "orient": "top"}),
-        },
-        figures.amount("rate", "share of the inputs", axis={"format": "%"}),
-        shape={"field": "what", "legend": None},
-        tooltip=figures.tooltip(**{by: by, "what": "what"}, **ends),
-    )
-    return figures.Figure(
-        name="rates",
-        title=f"What changed, by {by}",
-        caption="Shares of the inputs in each range, with 95 % intervals.",
-        spec=figures.spec_of(values, height=240, layer=layers),
     )
 
 

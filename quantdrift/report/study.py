@@ -2,13 +2,11 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 
-from quantdrift.base.display import clean, shorten
 from quantdrift.base.text import counted, percent, some
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts, read_texts
@@ -16,11 +14,12 @@ from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell as shown_cell
 from quantdrift.report import figures
 from quantdrift.report.page import Number, Page, Section, Step
-from quantdrift.report.study_figures import by_width, change_rates, heat_map, pareto
+from quantdrift.report.study_figures import by_width, change_rates, heat_map, pareto, value_of
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies
 from quantdrift.runs.verdict import Tone, verdict
+from quantdrift.show.changes import changed_columns
 from quantdrift.show.tables import Column, Grid, metric_columns, table
 from quantdrift.statistics.estimates import undefined
 from quantdrift.study.folder import StudyFolder
@@ -28,8 +27,6 @@ from quantdrift.study.results import Result, metrics_of
 
 WORST = 5
 """Changed inputs that are listed of every run."""
-_TEXT = 140
-"""Characters of a text in these lists."""
 _MOST_ALLOCATIONS = 24
 _CELL_METRICS = (
     "flip@1", "noise_floor", "gold_lost@1", "change.ndcg@10", "change.accuracy", "separation", "at_risk",
@@ -127,45 +124,23 @@ def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts)
     metrics = [
         [name, shown_cell(parse_metric(name), estimate), f"{estimate.n:,}"] for name, estimate in result.metrics.items()
     ]
-    worst = [
-        [
-            shorten(clean(change.input_id), _TEXT),
-            _says(texts.inputs.get(change.input_id)),
-            _answer(change.before, change.was_right, texts.item(change.input_id, change.before)),
-            _answer(change.after, change.is_right, texts.item(change.input_id, change.after)),
-            "-" if change.separation is None else f"{change.separation:.3g}",
-        ]
-        for change in changed[:WORST]
-    ]
     more = f"{len(changed) - WORST:,} more changed. " if len(changed) > WORST else ""
+    worst = table(
+        changed_columns(texts, exact=evidence.exact),
+        changed[:WORST],
+        title="Changed inputs, the worst first",
+        lines=[f"{more}All of them, with both rankings: quantdrift report {shlex.quote(str(run.path))}"],
+    )
     part = Section(
         name=link,
         title=_name_on_data(result),
         about=[judged.sentence],
-        grids=[
-            Grid(head=["metric", "value (95 % interval)", "inputs"], rows=metrics),
-            Grid(
-                title="Changed inputs, the worst first",
-                head=["input", "says", "first answer", "first answer now", "separation"],
-                rows=worst,
-                words={"says", "first answer", "first answer now"},
-                lines=[f"{more}All of them, with both rankings: quantdrift report {shlex.quote(str(run.path))}"],
-            ),
-        ],
+        grids=[Grid(head=["metric", "value (95 % interval)", "inputs"], rows=metrics), worst],
     )
     routing = figures.routing_of(evidence) if evidence.exact else ()
     return _Seen(
         result=result, run=run, tone=judged.tone, part=part, coverage=figures.coverage_of(evidence), routing=routing
     )
-
-
-def _says(text: str | None) -> str:
-    return "" if text is None else shorten(clean(text[: 20 * _TEXT]), _TEXT)
-
-
-def _answer(name: str | None, right: bool | None, text: str | None) -> str:
-    sign = "" if right is None else "relevant: " if right else "not relevant: "
-    return sign + ": ".join(part for part in (shorten(clean(name or "-"), _TEXT), _says(text)) if part)
 
 
 # --- the first screen -----------------------------------------------------------------------------
@@ -214,17 +189,10 @@ def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
 
 
 def _numbers(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Number]:
-    def extreme(pick: Callable[..., tuple[float, Result]], name: str, label: str, note: str = "") -> Iterator[Number]:
-        values = [(result.metrics[name].value, result) for result in results if name in result.metrics]
-        if finite := [(value, result) for value, result in values if value is not None and isfinite(value)]:
-            value, result = pick(finite, key=lambda pair: pair[0])
-            yield Number(label=label, value=percent(value), note=note or _name_on_data(result))
-
     yield Number(label="runs", value=f"{len(seen):,}", note=f"of {len(results):,} in the study")
-    yield from extreme(max, "noise_floor", "noise floor", "most that full precision changes when it is run twice")
-    yield from extreme(min, "flip@1", "fewest top-1 changes")
-    yield from extreme(max, "flip@1", "most top-1 changes")
-    yield from extreme(max, "gold_lost@1", "most relevant first answers lost")
+    if floors := [rate for result in results if (rate := value_of(result, "noise_floor")) is not None]:
+        note = "most that full precision changes when it is run twice"
+        yield Number(label="noise floor", value=percent(max(floors)), note=note)
     if seen:
         lost = sum(run.tone == "bad" for run in seen)
         yield Number(label="runs that lose right answers", value=f"{lost:,}", note=f"of {len(seen):,}")

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from math import isfinite, log10, sqrt
 from statistics import fmean
 from typing import Any
 
 from quantdrift.compare.pooled import standard_error
+from quantdrift.metrics import parse_metric
+from quantdrift.metrics.numbers import show
 from quantdrift.report import figures
 from quantdrift.scheme import FULL_BITS, Scheme
 from quantdrift.study.results import Result
 
-_LINE = 11
-"""Pixels of a name's height."""
 _MAP = 860
 """Pixels that the squares of a row of the map may take."""
 
@@ -22,63 +23,45 @@ def by_width(result: Result) -> tuple[float, float]:
     return -result.parsed.weight_bits, result.parsed.activation_bits or FULL_BITS
 
 
-def _value(result: Result, metric: str) -> float | None:
+def value_of(result: Result, metric: str) -> float | None:
+    """A metric of a cell; None where the cell is not measured, or the metric undefined."""
     estimate = result.metrics.get(metric)
     return None if estimate is None else estimate.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heat:
-    """The form in which the heat map shows a metric.
-
-    Attributes:
-        title: what it is called.
-        form: how a number is written.
-        factor: what it is multiplied by before that.
-        shade: how dark a value is; below 0 and above 1 it is cut.
-    """
-
-    title: str
-    form: str
-    factor: int = 1
-    shade: Callable[[float], float]
-
-
-HEATS: Mapping[str, Heat] = {
-    "flip@1": Heat(title="top-1 changes, %", form=".1f", factor=100, shade=sqrt),
-    "gold_lost@1": Heat(title="relevant first answers lost, %", form=".1f", factor=100, shade=sqrt),
-    "change.ndcg@10": Heat(title="change of nDCG@10", form="+.3f", shade=lambda value: sqrt(max(0.0, -value))),
-    "change.accuracy": Heat(
-        title="change of accuracy, points", form="+.1f", factor=100, shade=lambda value: sqrt(max(0.0, -value))
-    ),
-    "separation": Heat(title="median separation", form=".3g", shade=lambda value: -log10(max(value, 1e-9)) / 2.5),
+HEATS: Mapping[str, tuple[str, Callable[[float], float]]] = {
+    "flip@1": ("top-1 changes, %", sqrt),
+    "gold_lost@1": ("relevant first answers lost, %", sqrt),
+    "change.ndcg@10": ("change of nDCG@10", lambda value: sqrt(max(0.0, -value))),
+    "change.accuracy": ("change of accuracy, points", lambda value: sqrt(max(0.0, -value))),
+    "separation": ("median separation", lambda value: -log10(max(value, 1e-9)) / 2.5),
 }
-"""By metric."""
+"""Metric to what the heat map calls it, and how dark a value is: below 0 and above 1 it is cut."""
 
 
 def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> figures.Figure:
     """Models x schemes, one metric at a time; cells that were not measured say why."""
     models, corpora = {result.cell.model for result in results}, {result.cell.data.called for result in results}
-    names = [name for name in HEATS if any(_value(result, name) is not None for result in results)] or ["flip@1"]
+    names = [name for name in HEATS if any(value_of(result, name) is not None for result in results)] or ["flip@1"]
     values: list[dict[str, Any]] = []
     for result in sorted(results, key=by_width):
         model, data = result.cell.model, result.cell.data.called
         parts = [*([model] if len(models) > 1 or len(corpora) == 1 else []), *([data] if len(corpora) > 1 else [])]
         place = {"row": " · ".join(parts), "scheme": figures.short(result.parsed), "model": model, "data": data}
         for name in names:
-            heat, value = HEATS[name], _value(result, name)
-            text, shade = str(result.state) if result.run is None else "-", None
+            (title, shade), value = HEATS[name], value_of(result, name)
+            text = str(result.state) if result.run is None else "-"
             if value is not None:
-                text = format(heat.factor * value, heat.form) if isfinite(value) else "∞"
-                shade = min(1.0, max(0.0, heat.shade(value)))
-            shown = {"shown": heat.title, "told": text, "shade": shade, "open": links.get(result.cell.name)}
+                text = show(parse_metric(name), result.metrics[name]).removesuffix(" %")
+            dark = None if value is None else min(1.0, max(0.0, shade(value)))
+            shown = {"shown": title, "told": text, "shade": dark, "open": links.get(result.cell.name)}
             values.append({**place, **shown})
     schemes, rows = figures.in_order(row["scheme"] for row in values), figures.in_order(row["row"] for row in values)
     colour = {"field": "shade", "type": "quantitative", "scale": {"domain": [0, 1]}, "legend": None}
     words = {"fontSize": 11, "cursor": "pointer"}
     spec = figures.spec_of(
         values,
-        **figures.choice("shown", [HEATS[name].title for name in names], "show"),
+        **figures.choice("shown", [HEATS[name][0] for name in names], "show"),
         width={"step": max(36, min(96, _MAP // max(1, len(schemes))))},
         height={"step": 26},
         encoding={
@@ -133,7 +116,7 @@ def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
     """Every scheme of every model over the corpora of one kind; other seeds of a scheme count as more runs."""
     groups: dict[tuple[str, Scheme], list[Result]] = {}
     for result in results:
-        if (value := _value(result, metric)) is not None and isfinite(value):
+        if (value := value_of(result, metric)) is not None and isfinite(value):
             options = tuple(option for option in result.parsed.options if option[0] != "seed")
             groups.setdefault((result.cell.model, replace(result.parsed, options=options)), []).append(result)
     averages = []
@@ -187,7 +170,7 @@ def change_rates(results: Sequence[Result]) -> figures.Figure:
         "tooltip": figures.tooltip(model="model", width="bits", method="quantizer", **_ENDS, n="runs:d"),
     }
     layers = figures.points_with_intervals(shared, figures.amount("rate", "top-1 changes", axis=figures.PERCENT))
-    floor, floors = "", [value for result in results if (value := _value(result, "noise_floor")) is not None]
+    floor, floors = "", [value for result in results if (value := value_of(result, "noise_floor")) is not None]
     if floors:
         floor = f" The reference against itself changes {100 * max(floors):.1f} % at most (the noise floor)."
         layers += figures.marked("y", max(floors), "noise floor")
@@ -197,30 +180,6 @@ def change_rates(results: Sequence[Result]) -> figures.Figure:
         caption=f"{_HOW[any(rate.n > 1 for rate in rates)]} Lower is better.{floor}",
         spec=figures.by_model(figures.in_order(rate.model for rate in rates), layers, values),
     )
-
-
-def _place_labels(values: Sequence[dict[str, Any]], width: int, height: int) -> None:
-    """Give the name of every scheme that nothing beats a height beside its point where no other name is, `label`.
-
-    Width and height are what points take of a chart, in pixels.
-    """
-    most = max((row["bits"] for row in values), default=1.0), max((row["rate"] for row in values), default=1.0) or 1.0
-    least = min((row["bits"] for row in values), default=0.0)
-    taken: list[tuple[str, float, float, int]] = []
-    for row in values:
-        x = width * (row["bits"] - least) / ((most[0] - least) or 1.0)
-        y, length = -height * row["rate"] / most[1], 6 * len(row["scheme"])
-        free = (
-            dy
-            for dy in (-8, 12, -20, 24, -32, 36)
-            if not any(
-                model == row["model"] and abs(y + dy - other) < _LINE and there - length < x < there + wide
-                for model, there, other, wide in taken
-            )
-        )
-        row["label"] = next(free, -8) if row["best"] else None
-        if row["best"]:
-            taken.append((row["model"], x, y + row["label"], length))
 
 
 def pareto(results: Sequence[Result], *, stored: bool = False) -> figures.Figure:
@@ -250,7 +209,9 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> figures.Figure
         }
         for rate, bits in rates
     ]
-    _place_labels(values, *((figures.WIDE, 270) if len({row["model"] for row in values}) == 1 else (250, 170)))
+    best: list[dict[str, Any]] = [row for row in values if row["best"]]
+    for row, height in zip(best, cycle((-8, 12))):  # names above and below their points by turns, so that fewer meet
+        row["label"] = height
     place = {
         "x": figures.amount(
             "bits",
@@ -273,7 +234,7 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> figures.Figure
         figures.layer("point", points, filled=True, size=70),
         *(
             figures.layer("text", names, where=f"datum.label === {dy}", style="guide-label", align="left", dx=7, dy=dy)
-            for dy in sorted({row["label"] for row in values if row["best"]})
+            for dy in sorted({row["label"] for row in best})
         ),
     ]
     mean = ", mean over the corpora" if any(rate.n > 1 for rate, _ in rates) else ""

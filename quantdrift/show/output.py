@@ -65,13 +65,17 @@ def emit(shown: Output, form: Form = "table") -> None:
 
 
 def _emit_markdown(shown: Output) -> None:
-    blocks = []
-    for grid in shown.grids:
-        blocks += [f"**{prose(grid.title)}**"] if grid.title else []
-        blocks.append(markdown_table(grid.head, grid.rows))
-        blocks += ["\n".join(f"- {prose(line)}" for line in grid.lines)] if grid.lines else []
+    blocks = [grid_markdown(grid) for grid in shown.grids]
     blocks += ["\n".join(f"- {prose(line)}" for line in shown.lines)] if shown.lines else []
     say("\n\n".join(blocks))
+
+
+def grid_markdown(grid: Grid, *, names: Collection[str] = (), most: int | None = None) -> str:
+    """A table with its title and its lines, as Markdown: its first rows, if so many are told; `names` are code."""
+    more = [] if most is None or len(grid.rows) <= most else [f"and {len(grid.rows) - most:,} more rows"]
+    lines = "\n".join(f"- {prose(line)}" for line in (*more, *grid.lines))
+    title = f"**{prose(grid.title)}**" if grid.title else ""
+    return "\n\n".join(filter(None, [title, markdown_table(grid.head, grid.rows[:most], names=names), lines]))
 
 
 def _emit_tables(shown: Output) -> None:

@@ -6,7 +6,7 @@ takes a fraction of a run per rival.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Unpack
@@ -30,14 +30,12 @@ from quantdrift.engine.store import EmbeddingStore
 from quantdrift.engine.trial import Trial
 from quantdrift.spec.allocation import Allocation
 from quantdrift.spec.grammar import Spec
-from quantdrift.stages.weights import MAX_BITS, MIN_BITS
-from quantdrift.statistics.estimates import Estimate, percentile_interval, rate_estimate, resampled, undefined
+from quantdrift.stages.weights import MAX_BITS
+from quantdrift.statistics.estimates import Estimate, rate_estimate
 from quantdrift.statistics.paired import paired_rate_difference
 
 QUERIES = 128
 """Held-out queries at most: an interval of some eight points on a rate."""
-UNIFORM = [f"W{bits} throughout" for bits in range(MIN_BITS, MAX_BITS + 1)]
-"""Names of rivals that give every layer as many bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,6 @@ class Rival:
 
     Attributes:
         name: as shown.
-        uniform: whether all layers that have a choice have one width.
         bits_per_weight: over all linear layers.
         flips: rate of held-out queries with another first document.
         difference: its flip rate less that of the allocation, paired over the queries; None for the allocation
@@ -55,7 +52,6 @@ class Rival:
     """
 
     name: str
-    uniform: bool
     bits_per_weight: float
     flips: Estimate
     difference: Estimate | None
@@ -113,11 +109,10 @@ def hold_contest(
     rivals: list[Rival] = []
     for name, widths in rivals_of(allocation, setting).items():
         with rounded(setting.layers, widths, setting.group_size):
-            flips = trial.changes(f"held-out queries: {name}", query_only=flow.pair.query_only).flips
+            flips = trial.flips(f"held-out queries: {name}", query_only=flow.pair.query_only)
         rivals.append(
             Rival(
                 name=name,
-                uniform=name in UNIFORM,
                 bits_per_weight=float(n_weights @ np.array(widths)) / int(n_weights.sum()),
                 flips=rate_estimate(flips.astype(np.float64)),
                 difference=paired_rate_difference(rivals[0].changed, flips) if rivals else None,
@@ -125,33 +120,6 @@ def hold_contest(
             )
         )
     return rivals
-
-
-def captured(rivals: Sequence[Rival]) -> Estimate:
-    """The share of the wider uniform width's benefit that the first of the rivals keeps, resampling the queries.
-
-    capture = (flips at the narrow width - flips of the allocation) / (flips at the narrow - flips at the wide width).
-
-    Undefined where the budget is a whole number of bits, or where the wider width
-    changes no fewer answers. Source: paper, appendix "Allocation criteria".
-    """
-    uniform = [rival for rival in rivals if rival.uniform]
-    if len(uniform) != 2:  # noqa: PLR2004 -- the budget lies between two
-        return undefined("the budget is a whole number of bits")
-    ours, low, high = (rival.changed.astype(np.float64) for rival in (rivals[0], *uniform))
-    gains = np.stack([low - ours, low - high])
-
-    def ratio(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        gain, headroom = gains[:, rows].sum(axis=-1)
-        return np.asarray(np.divide(gain, headroom, out=np.full(len(gain), np.nan), where=headroom > 0))
-
-    n = len(ours)
-    value = float(ratio(np.arange(n)[None])[0])
-    if np.isnan(value):
-        return undefined(f"{uniform[1].name} changes no fewer answers than {uniform[0].name}")
-    ratios = resampled(ratio, n, seed=0)
-    ends = (None, None) if np.isnan(ratios).any() else percentile_interval(ratios)
-    return Estimate(value=value, low=ends[0], high=ends[1], n=n)
 
 
 def rivals_of(allocation: Allocation, setting: Setting) -> dict[str, list[int]]:
@@ -175,5 +143,5 @@ def rivals_of(allocation: Allocation, setting: Setting) -> dict[str, list[int]]:
         )
         rivals[name] = solution.widths.tolist()
     for uniform in sorted({math.floor(allocation.budget), min(MAX_BITS, math.ceil(allocation.budget))}):
-        rivals[UNIFORM[uniform - MIN_BITS]] = [uniform if width is None else width for width in kept]
+        rivals[f"W{uniform} throughout"] = [uniform if width is None else width for width in kept]
     return rivals

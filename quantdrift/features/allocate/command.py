@@ -20,7 +20,6 @@ from quantdrift.stages.weights import CHOICE
 if TYPE_CHECKING:
     from quantdrift.engine.sensitivity.jobs import Rival
     from quantdrift.spec.allocation import Allocation
-    from quantdrift.statistics.estimates import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +71,7 @@ def command(options: AllocateOptions) -> Output:
     if options.out.suffix != ".json" or not nameable(str(options.out)):
         raise QuantDriftError(f"--out {options.out}: specs name it; expected FILE.json without spaces, '+' and '@'")
     Allocation.check_place(options.out)
-    from quantdrift.engine.sensitivity.jobs import allocate_spec, captured
+    from quantdrift.engine.sensitivity.jobs import allocate_spec
 
     with options.stoppable(f"{options.out} is not finished"):
         allocation, rivals = allocate_spec(
@@ -86,12 +85,11 @@ def command(options: AllocateOptions) -> Output:
     measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"
     held_out = None
     if rivals:
-        capture = captured(rivals)
-        held_out = {"n_queries": rivals[0].flips.n, "rivals": records(_RIVALS, rivals), "capture": capture.to_json()}
+        held_out = {"n_queries": rivals[0].flips.n, "rivals": records(_RIVALS, rivals)}
     return Output(
         data={"path": str(options.out), "allocation": read_json(options.out), "held_out": held_out},
         title=f"{options.spec}: {allocation.criterion}, {measured if allocation.input_ids else 'without any input'}",
-        grids=[_layers(allocation), *([_rivals(rivals, capture)] if rivals else [])],
+        grids=[_layers(allocation), *([_rivals(rivals)] if rivals else [])],
         next=[f"\nallocation: {options.out}", *([f"use it: {use}"] if spec.scheme.activation_bits is None else [])],
     )
 
@@ -139,7 +137,7 @@ _RIVALS = (
 )
 
 
-def _rivals(rivals: Sequence[Rival], capture: Estimate) -> Grid:
+def _rivals(rivals: Sequence[Rival]) -> Grid:
     # among those that spend no more
     fair = [rival for rival in rivals if rival.bits_per_weight <= rivals[0].bits_per_weight]
     ours, best = rivals[0], min(fair, key=lambda rival: rival.flips.value or 0.0)
@@ -147,10 +145,5 @@ def _rivals(rivals: Sequence[Rival], capture: Estimate) -> Grid:
     if (ours.flips.value or 0.0) > (best.flips.value or 0.0):
         verdict = f"{ours.name} did not win against {best.name}; use another criterion, or measure on more queries"
     lines = [f"{verdict}. A difference whose interval reaches 0 could be chance."]
-    uniform = [rival.name for rival in rivals if rival.uniform]
-    if capture.value is not None:
-        lines.append(f"Capture: {with_interval(capture)} of what {uniform[1]} gains over {uniform[0]}.")
-    elif len(uniform) > 1:
-        lines.append(f"No capture: {capture.reason}.")
     title = f"On {ours.flips.n} other queries, rounded to nearest (95 % intervals)"
     return table(_RIVALS, rivals, title=title, lines=lines)

@@ -209,19 +209,10 @@ _COLUMNS = (
 
 def _sentences(needs: Sequence[Needed], options: PlanOptions) -> Iterator[str]:
     for need in needs:
-        rule, to_pass = need.rule, need.to_pass
-        if to_pass is None:
+        rule = need.rule
+        if need.to_pass is None:
             yield f"{rule}: nothing can be told from this pilot: {need.reason}."
             continue
-        have = f"the data have {need.there:,}"
-        if need.smallest is not None:
-            have += f", which are enough for a margin of {_up(need.smallest)}"
-        if rule.compares:
-            counting = "" if need.usable == 1 else f" (of which {100 * need.usable:.0f} % count)"
-            yield f"{rule}: takes about {to_pass:,} inputs{counting}, and {have}."
-        else:
-            side = f"a value {need.margin:g} from the limit falls on the right side of it"
-            yield f"{rule}: {side} with about {to_pass:,} inputs, and {have}."
         step = 0.0 if need.difference is None else need.difference.value or 0.0
         harm = step if rule.metric.direction == "lower" else -step
         if harm >= need.margin:

@@ -145,7 +145,6 @@ class Advice:
         at_risk: share of the inputs whose separation ratio is below 1.
         limit: share at risk from which on the paper's rule does not route: where it costs what full precision does,
             or the majority, whichever is less.
-        straddles: whether the interval of at_risk holds the limit, so that more inputs could change `by_risk`.
     """
 
     fix: Fix
@@ -156,7 +155,6 @@ class Advice:
     noise_floor: Estimate
     at_risk: Estimate
     limit: float
-    straddles: bool
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object, with the advice in words."""
@@ -181,12 +179,11 @@ class Advice:
             )
         more = ", on the layers that move the gap (quantdrift allocate)" if weights and self.fix == "allocate" else ""
         side, then = ("less", "route") if self.by_risk == "route" else ("not less", "spend more bits")
-        unsure = " The interval holds the limit: these inputs are too few to be sure of that." if self.straddles else ""
         interval = f"95 % interval {percent(risk.low)} to {percent(risk.high)}"
         return [
             f"{first}{more}.",
             f"Counted are top-1 changes and cost. (By the share of inputs at risk alone the paper would {then}: "
-            f"{percent(risk.value)} of {risk.n:,} are, {interval}, {side} than {percent(self.limit)}.{unsure})",
+            f"{percent(risk.value)} of {risk.n:,} are, {interval}, {side} than {percent(self.limit)}.)",
         ]
 
 
@@ -242,7 +239,6 @@ def advise(
     fix = _cheapest(choices, wanted).fix or "allocate"
     if (flip_rate.value or 0.0) <= (noise_floor.value or 0.0):
         fix, choices = "nothing", []
-    low, high = at_risk.low or 0.0, at_risk.high or 0.0
     return Advice(
         fix=fix,
         wanted=wanted,
@@ -252,7 +248,6 @@ def advise(
         noise_floor=noise_floor,
         at_risk=at_risk,
         limit=limit,
-        straddles=fix != "nothing" and low < limit <= high,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from quantdrift.base.errors import QuantDriftError, UnknownNameError
-from quantdrift.base.text import percent, with_interval
+from quantdrift.base.text import percent
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, given, option, prints, share_option
 from quantdrift.features.route.advice import OperatingPoint, RoutedRun, break_even_share, relative_cost, study_run
 from quantdrift.runs.folder import Run, find_runs
@@ -97,10 +97,6 @@ def command(
             "precision alone. The speed-up is stated, not measured.",
         ]
         grids += _tables(result, lines, share=share, speed_up=speed_up)
-    if len(routed) > 1:
-        goal = f"deferred for {100 * recover:g} %"
-        head = ["run", "inputs", "changed", "at risk (95 %)", goal, "its cost", "recommended", "by risk (paper)"]
-        grids.append(Grid(title="Each run", head=head, rows=[_row(result) for result in routed], words={*head[-2:]}))
     asked = {"speed_up": speed_up, "break_even": even, "share": share, "splits": splits, "seed": seed}
     saved = router and {"path": str(save), "score": router.score, "threshold": router.threshold, "rule": router.rule}
     return Output(data={**asked, "recover": recover, "runs": as_json(routed), "router": saved}, grids=grids, next=after)
@@ -187,16 +183,3 @@ def _lines(run: Run, result: RoutedRun) -> Iterator[str]:
 
 def _share(share: Share) -> str:
     return percent(share.value) + ("" if share.sd is None else f" ± {100 * share.sd:.1f}")
-
-
-def _row(result: RoutedRun) -> Sequence[str]:
-    advice, point = result.advice, result.operating_point
-    return [
-        f"{result.spec} on {result.data}",
-        f"{result.n_inputs:,}",
-        percent(advice.flip_rate.value),
-        with_interval(advice.at_risk),
-        *(("-", "-") if point is None else (percent(point.routed), percent(point.cost))),
-        advice.fix,
-        "-" if advice.fix == "nothing" else advice.by_risk + (" (unsure)" if advice.straddles else ""),
-    ]

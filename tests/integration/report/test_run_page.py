@@ -141,7 +141,7 @@ def test_both_themes_draw_the_charts_and_the_switch_turns_them(browser: Browser,
     background = "getComputedStyle(document.body).backgroundColor"
     with opened(browser, file) as page:
         drawn(page)
-        assert page.locator(".chart svg").count() == 2
+        assert page.locator(".chart svg").count() == 1
         light = page.evaluate(background)
         before = page.inner_html(".chart")
         page.click("button[aria-label='Light or dark']")
@@ -348,10 +348,10 @@ def test_every_word_that_is_explained_is_in_the_glossary() -> None:
 def test_arrow_keys_go_through_the_marks_of_a_chart(browser: Browser, file: Path) -> None:
     with opened(browser, file) as page:
         drawn(page)
-        page.locator("#figure-rates .chart").focus()
+        page.locator("#figure-separation .chart").focus()
         page.keyboard.press("ArrowRight")
         first = page.inner_text("#tip")
-        assert "share" in first
+        assert "inputs" in first
         assert page.evaluate("document.activeElement.closest('svg') !== null")
         page.keyboard.press("ArrowRight")
         assert page.inner_text("#tip") != first

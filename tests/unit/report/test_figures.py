@@ -92,7 +92,7 @@ def test_the_heat_map_has_every_metric_of_every_cell(results: list[Result]) -> N
     flip, change = (gptq.run[name].value for name in ("flip@1", "change.ndcg@10"))
     assert squares["e5", "docs", "W3-gptq", "top-1 changes, %"]["told"] == f"{100 * flip:.1f}"
     assert squares["e5", "docs", "W3-gptq", "top-1 changes, %"]["open"] == f"#{gptq.cell.name}"
-    assert squares["e5", "docs", "W3-gptq", "change of nDCG@10"]["told"] == f"{change:+.3f}"
+    assert squares["e5", "docs", "W3-gptq", "change of nDCG@10"]["told"] == f"{change:+.4f}"
     assert squares["e5", "docs", "W2-rtn", "top-1 changes, %"]["told"] == "open"
     shades = [squares["e5", "docs", scheme, "top-1 changes, %"]["shade"] for scheme in ("W8-rtn", "W3-rtn")]
     assert shades[0] < shades[1]
@@ -191,10 +191,8 @@ def test_hostile_names_are_text(results: list[Result], capfd: pytest.CaptureFixt
         assert "&lt;script&gt;" in picture
 
 
-def test_pictures_of_all_forms_and_both_themes() -> None:
+def test_pictures_of_all_forms() -> None:
     figure = figures.separation_histogram([FOUR])
     assert figures.drawn(figure, "png").startswith(b"\x89PNG")
     assert figures.drawn(figure, "pdf").startswith(b"%PDF")
-    light, dark = figures.drawn(figure, "svg"), figures.drawn(figure, "svg", dark=True)
-    assert light.startswith(b"<svg")
-    assert light != dark
+    assert figures.drawn(figure, "svg").startswith(b"<svg")

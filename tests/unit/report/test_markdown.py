@@ -45,10 +45,10 @@ def test_a_run_says_how_many_changed_and_lists_the_worst_with_texts(tmp_path: Pa
     assert "50.0 % of the inputs have another top-1" in page
     numbers, changed, *_ = tables(page)
     assert ["top-1 changes", "50.0 %", "95 %: 15.0 to 85.0"] in numbers
-    assert [row[0] for row in changed[1:]] == ["q2 question 2", "q3 question 3"]
+    assert [row[0] for row in changed[1:]] == ["q2: question 2", "q3: question 3"]
     assert changed[1][1:3] == [
-        "a text a (relevant, rank 2 in the other)",
-        "b text b (not relevant, rank 2 in the other)",
+        "a: text a (relevant, rank 2 in the other)",
+        "b: text b (not relevant, rank 2 in the other)",
     ]
     assert changed[1][3] == "harmful, gap 1, separation 0.25"  # epsilon is 2: a fell by it and c rose
     assert page.count("<details>") == page.count("</details>") >= 1
