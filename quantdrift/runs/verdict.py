@@ -246,8 +246,9 @@ def _open(stands: Standing, tolerances: Tolerances, no_labels: str | None) -> It
         yield f"Open: whether right answers are lost, {no_labels or 'for lack of labels'}."
     for name, needed in stands.needed.items():
         takes = "these do not tell"
-        if needed is not None:  # of so rough a figure two digits
-            takes = f"about {counted(round(needed, 2 - len(str(needed))), 'input')} like these would tell"
+        if needed is not None:  # of so rough a figure two digits, upwards
+            step = 10 ** max(0, len(str(needed)) - 2)
+            takes = f"about {counted(-(-needed // step) * step, 'input')} like these would tell"
         yield f"Open: {questions[name]}; {takes}."
 
 

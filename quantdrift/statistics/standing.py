@@ -135,6 +135,8 @@ def standing(
     asked = {name for name, answer in answers.items() if answer == "open"}
     if word in {"safe to deploy", "right answers lost", "quality fell"}:
         asked = set()
+    elif word == "open":
+        asked -= {"lost"}  # where no more than the tolerance change, no more are lost
     needed: dict[Question, int | None] = {}
     if "changed" in asked:
         needed["changed"] = _inputs_for(flip, tolerances.changed)
