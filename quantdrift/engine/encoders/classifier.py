@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.classifier_config import classifier_kind
 from quantdrift.checkpoints.named import ModelSource
+from quantdrift.engine.encoders.endless import TRIED
 from quantdrift.engine.encoders.loading import in_one_line, loading, on_rules, refuse_unfit_tokenizer, text_rows
 from quantdrift.engine.encoders.model import LoadedModel
-from quantdrift.engine.encoders.ranges import TRIED
 from quantdrift.engine.encoders.sentence import as_pictures, reading_digest
 
 _NO_LIMIT = 10**6

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.encoders.adapters import SETTINGS
-from quantdrift.engine.encoders.patterns import ADAPTERS, check_patterns
+from quantdrift.engine.encoders.endless import ADAPTERS, check_patterns
+from quantdrift.engine.encoders.schemas import ADAPTER
 from quantdrift.engine.encoders.vetting import vet_settings
 
 EVIL = (
@@ -85,7 +85,7 @@ def test_settings_of_an_adapter_are_patterns_or_none() -> None:
         lora_bias lora_dropout megatron_core peft_type peft_version qalora_group_size r revision task_type use_dora
         use_rslora
     """
-    assert {*SETTINGS.split()} - ADAPTERS == {*others.split()}  # a new one is decided here first
+    assert {*ADAPTER.model_fields} - ADAPTERS == {*others.split()}  # a new one is decided here first
 
 
 @given(st.lists(st.sampled_from(("a", "b", ".", "*", "+", "?", "|", "(", ")", "{2}", "{0,3}", r"\w")), max_size=12))

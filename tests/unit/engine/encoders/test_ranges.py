@@ -7,9 +7,10 @@ import pytest
 from pydantic import BaseModel
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.encoders.ranges import Model, Transformer, check_ranges, check_rules
-from quantdrift.engine.encoders.vetting import MODEL_KEYS, TRANSFORMER_KEYS
+from quantdrift.engine.encoders.endless import check_rules
+from quantdrift.engine.encoders.schemas import MODELS, TRANSFORMER, check_settings
 
+MODEL = MODELS["SentenceTransformer"]
 BERT = {
     "type": "BertNormalizer",
     **dict.fromkeys(("clean_text", "handle_chinese_chars", "lowercase"), True),
@@ -69,34 +70,21 @@ def test_rules_of_usual_tokenizers_are_taken(rules: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("kind", "settings", "said"),
     [
-        (Model, {"prompts": {"query": "a" * 70_000}}, "prompts.query"),
-        (Model, {"prompts": {"document": 5}}, "prompts.document"),
-        (Model, {"truncate_dim": "x"}, "truncate_dim"),
-        (Model, {"truncate_dim": 0}, "truncate_dim"),
-        *((Transformer, {"max_seq_length": length}, "max_seq_length") for length in (-1, 0, "x", True, 1e9)),
+        (MODEL, {"prompts": {"query": "a" * 70_000}}, "prompts.query"),
+        (MODEL, {"prompts": {"document": 5}}, "prompts.document"),
+        (MODEL, {"truncate_dim": "x"}, "truncate_dim"),
+        (MODEL, {"truncate_dim": 0}, "truncate_dim"),
+        *((TRANSFORMER, {"max_seq_length": length}, "max_seq_length") for length in (-1, 0, "x", True, 1e9)),
         *(
-            (Transformer, {"modality_config": {"text": {"method": method, "method_output_name": None}}}, "method")
+            (TRANSFORMER, {"modality_config": {"text": {"method": method, "method_output_name": None}}}, "method")
             for method in ("save_pretrained", "__init__", "push_to_hub", "init_weights", "forward\n")
         ),
-        (Transformer, {"transformer_task": "x"}, "transformer_task"),
-        (Transformer, {"module_output_name": "x"}, "module_output_name"),
-        (Transformer, {"processing_kwargs": {"text": {"max_length": 10**9}}}, "max_length"),
-        (Transformer, {"processing_kwargs": {"common": {"pad_to_multiple_of": 10**9}}}, "pad_to_multiple_of"),
+        (TRANSFORMER, {"transformer_task": "x"}, "transformer_task"),
+        (TRANSFORMER, {"module_output_name": "x"}, "module_output_name"),
+        (TRANSFORMER, {"processing_kwargs": {"text": {"max_length": 10**9}}}, "max_length"),
+        (TRANSFORMER, {"processing_kwargs": {"common": {"pad_to_multiple_of": 10**9}}}, "pad_to_multiple_of"),
     ],
 )
 def test_settings_have_types_and_ranges(kind: type[BaseModel], settings: dict[str, Any], said: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"x\.json cannot be used: .*{said}.*Correct it"):
-        check_ranges(settings, kind, "x.json")
-
-
-def test_every_key_that_is_listed_has_a_type() -> None:
-    elsewhere = {
-        "__version__",
-        "model_type",
-        "similarity_fn_name",
-        "activation_fn",
-        "keep_in_fp32_modules",
-        "requirements",
-    }
-    assert elsewhere | set(Model.model_fields) >= MODEL_KEYS
-    assert set(Transformer.model_fields) == TRANSFORMER_KEYS
+        check_settings(settings, kind, "x.json")
