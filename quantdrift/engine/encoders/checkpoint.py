@@ -32,12 +32,11 @@ from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders import sentence
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
 from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel, cross_encoder_of
-from quantdrift.engine.encoders.gptq import KERNELS, check_packed, kernel_for
 from quantdrift.engine.encoders.hqq import made_of, unpacked
 from quantdrift.engine.encoders.loading import loading, try_text
 from quantdrift.engine.encoders.model import LoadedModel
-from quantdrift.engine.encoders.quant_state import check_quant_states
-from quantdrift.engine.encoders.stored import WEIGHTS, StoredLayers, stored_layers, stored_tensors, weight_files
+from quantdrift.engine.encoders.packed import KERNELS, check_bitsandbytes, check_gptq, kernel_for
+from quantdrift.engine.encoders.stored import StoredLayers, stored_layers, stored_tensors
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
 from quantdrift.engine.weights import add_tensor, weights_fingerprint
 
@@ -292,10 +291,10 @@ def _from_folder(checkpoint: Checkpoint, reference: Reference | None, device: to
     notes = []
     if checkpoint.method == "bitsandbytes":
         shapes = {name: tuple(p.weight.shape) for name, p in empty.named_modules() if isinstance(p, nn.Linear)}
-        check_quant_states(weight_files(checkpoint.body, WEIGHTS), shapes)
+        check_bitsandbytes(checkpoint.body, tensors, shapes)
     if checkpoint.method in KERNELS:
         quantization |= kernel_for(quantization, device)
-        notes = check_packed(checkpoint, tensors)
+        notes = check_gptq(checkpoint, tensors)
     if quantization:
         config.quantization_config = quantization
     on_kernels = checkpoint.method not in {"none", "hqq"} and device.type != "cpu"

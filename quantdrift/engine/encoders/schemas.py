@@ -188,14 +188,14 @@ ADAPTER = _schema(
 
 def check_settings(
     settings: Mapping[str, Any], kind: type[BaseModel], where: str, do: str = "Correct it, or take it out"
-) -> None:
-    """Refuse settings that are not those of a schema.
+) -> Any:
+    """Return settings as their schema has them.
 
     Raises:
         UnsupportedError: a key is not listed, or a value is of another type or out of range.
     """
     try:
-        kind.model_validate(settings)
+        return kind.model_validate(settings)
     except ValidationError as error:
         problems = error.errors()
         others = [".".join(map(str, problem["loc"])) for problem in problems if problem["type"] == "extra_forbidden"]

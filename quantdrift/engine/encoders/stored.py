@@ -39,6 +39,9 @@ class StoredTensor:
         width = re.search(r"\d+", self.dtype)  # as in I32 and F8_E4M3
         return -(-prod(self.shape) * (8 if width is None else int(width[0])) // 8)  # BOOL has none
 
+    def __str__(self) -> str:
+        return f"{self.dtype} {list(self.shape)}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLayers:
@@ -110,6 +113,18 @@ def read_head(file: Path) -> dict[str, StoredTensor]:
         raise UnsupportedError(
             f"{file} is damaged or cut short, expected a safetensors file: {error}. Copy it here again"
         ) from error
+
+
+def check_stored(
+    name: str, tensor: StoredTensor | None, dtypes: Collection[str], size: int | tuple[int, ...] | None = None
+) -> None:
+    """Refuse a tensor that is missing, or of another type, shape or number of elements than libraries write."""
+    if tensor is None or tensor.dtype not in dtypes or size not in {None, tensor.shape, prod(tensor.shape)}:
+        wanted = f"{' or '.join(sorted(dtypes))}{'' if size is None else f' of {size}'}"
+        raise UnsupportedError(
+            f"{shown(name)} is stored as {tensor or 'nothing'}; expected {wanted}. Copy the checkpoint here again, or "
+            "write it again"
+        )
 
 
 # --- bits per weight ------------------------------------------------------------------------------
