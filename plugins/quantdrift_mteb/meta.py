@@ -10,7 +10,7 @@ from mteb.models.model_meta import ModelMeta
 from quantdrift.ask import files_of, stamp_of
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.checkpoints.checkpoint import full_precision
-from quantdrift.checkpoints.classifier_config import is_cross_encoder, is_multi_vector, is_sparse, model_json
+from quantdrift.checkpoints.kinds import is_cross_encoder, is_multi_vector, is_sparse, model_json
 from quantdrift.checkpoints.named import EMBEDDED, ModelSource
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.adapters import merge_adapters

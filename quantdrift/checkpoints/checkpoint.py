@@ -18,7 +18,7 @@ from quantdrift.base.display import shown
 from quantdrift.base.errors import MissingExtraError, UnsupportedError
 from quantdrift.base.records import open_file
 from quantdrift.base.text import some
-from quantdrift.checkpoints.classifier_config import model_json
+from quantdrift.checkpoints.kinds import model_json
 from quantdrift.checkpoints.model_files import MODEL_FILES, ModelFile, files_in, folder_of, format_of, holds_weights
 from quantdrift.checkpoints.named import ModelSource, first_line, name_in_config, resolve
 from quantdrift.checkpoints.saved import is_candidate_folder, read_record

@@ -10,7 +10,7 @@ import transformers as hf
 from numpy.typing import NDArray
 from torch import nn
 
-from quantdrift.checkpoints.classifier_config import is_classifier
+from quantdrift.checkpoints.kinds import is_classifier
 from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
 from support import candidate_samples

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
-from quantdrift.checkpoints.classifier_config import classifier_kind
+from quantdrift.checkpoints.kinds import classifier_kind
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.endless import TRIED
 from quantdrift.engine.encoders.loading import in_one_line, loading, on_rules, refuse_unfit_tokenizer, text_rows

@@ -14,7 +14,7 @@ from typing import Any
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.records import entries
-from quantdrift.checkpoints.classifier_config import model_json, refuse_language_model
+from quantdrift.checkpoints.kinds import architectures, has_modules, model_json, refuse_language_model
 from quantdrift.checkpoints.named import READ_AS, ModelSource, resolve
 from quantdrift.engine.encoders.adapters import ADAPTER_FILE, base_of
 from quantdrift.engine.encoders.endless import PATTERNS, check_patterns, check_rules
@@ -137,39 +137,37 @@ def _refuse_mixed(modules: Set[str], name: str, kind: str) -> None:
 
 def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> bool:
     """Whether a model leaves open how its tokens become an embedding; refused where its files speak against a guess."""
-    if model_json(source, "modules.json", revision):
+    if has_modules(source, revision):
         if source.read_as:
             name = source.name.removeprefix(source.read_as)
             raise UnsupportedError(f"{name} has a modules.json, which says how it is read; leave {source.read_as} out")
         return False
     refuse_language_model(source, revision)
-    config = model_json(source, "config.json", revision)
-    for architecture in map(str, config.get("architectures") or ()):
-        if any(part in architecture for part in (*_COLBERT, *_HEADS)):
-            raise UnsupportedError(
-                f"{source.name} is a {shown(architecture)}, and has no modules.json that makes an embedding model of "
-                "it; expected a folder that SentenceTransformer.save_pretrained wrote"
-            )
-        if architecture.endswith(_WORDS) and not source.read_as:
-            ways = " or ".join(f"{way}{source.name} ({how})" for way, how in READ_AS.items())
-            raise UnsupportedError(
-                f"{source.name} is a {shown(architecture)}, whose head gives every term of a vocabulary a weight, and "
-                f"has no modules.json, which says whether that head is used; expected {ways}"
-            )
-    if source.read_as == "sparse:" and not any(
-        str(name).endswith(_WORDS) for name in config.get("architectures") or ()
-    ):
+    named = architectures(source, revision)
+    weighing = [name for name in named if name.endswith(_WORDS)]
+    if other := next((name for name in named if any(part in name for part in (*_COLBERT, *_HEADS))), None):
+        raise UnsupportedError(
+            f"{source.name} is a {shown(other)}, and has no modules.json that makes an embedding model of it; expected "
+            "a folder that SentenceTransformer.save_pretrained wrote"
+        )
+    if weighing and not source.read_as:
+        ways = " or ".join(f"{way}{source.name} ({how})" for way, how in READ_AS.items())
+        raise UnsupportedError(
+            f"{source.name} is a {shown(weighing[0])}, whose head gives every term of a vocabulary a weight, and has "
+            f"no modules.json, which says whether that head is used; expected {ways}"
+        )
+    if source.read_as == "sparse:" and not weighing:
         raise UnsupportedError(
             f"{source.name} has no head that gives terms weights, its config.json says; leave sparse: out"
         )
-    left = [file for file in (MODEL_FILE, "1_Pooling/config.json") if model_json(source, file, revision)]
-    stated = [f"{key} {shown(str(config[key]))}" for key in _POOLING_KEYS if config.get(key)]
-    if left or stated:
+    config = model_json(source, "config.json", revision)
+    stated = [file for file in (MODEL_FILE, "1_Pooling/config.json") if model_json(source, file, revision)]
+    stated += [f"config.json ({key} {shown(str(config[key]))})" for key in _POOLING_KEYS if config.get(key)]
+    if stated:
         raise UnsupportedError(
-            f"{source.name} has no modules.json, which says how tokens become an embedding, and its "
-            f"{left[0] if left else 'config.json'} says that this is not left open"
-            f"{'' if left else ' (' + ', '.join(stated) + ')'}; expected modules.json beside it, as "
-            "SentenceTransformer.save_pretrained writes it"
+            f"{source.name} has no modules.json, which says how tokens become an embedding, and its {stated[0]} says "
+            "that this is not left open; expected modules.json beside it, as SentenceTransformer.save_pretrained "
+            "writes it"
         )
     return True
 
