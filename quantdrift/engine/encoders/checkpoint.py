@@ -27,6 +27,7 @@ from quantdrift.checkpoints.checkpoint import Checkpoint, packages_for, refuse_m
 from quantdrift.checkpoints.model_files import MODEL_FILES, files_in
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import check_weights, read_record
+from quantdrift.checkpoints.tensors import stored_tensors
 from quantdrift.engine import UNASKED, WARNED
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders import sentence
@@ -36,7 +37,7 @@ from quantdrift.engine.encoders.hqq import made_of, unpacked
 from quantdrift.engine.encoders.loading import loading, try_text
 from quantdrift.engine.encoders.model import LoadedModel
 from quantdrift.engine.encoders.packed import KERNELS, check_bitsandbytes, check_gptq, kernel_for
-from quantdrift.engine.encoders.stored import StoredLayers, stored_layers, stored_tensors
+from quantdrift.engine.encoders.stored import StoredLayers, stored_layers
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
 from quantdrift.engine.weights import add_tensor, weights_fingerprint
 

@@ -24,8 +24,8 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.logs import heard
 from quantdrift.base.text import some
 from quantdrift.checkpoints.named import ModelSource, first_line
+from quantdrift.checkpoints.tensors import FLOATS, read_head
 from quantdrift.engine.encoders.endless import TRIED
-from quantdrift.engine.encoders.stored import FLOATS, read_head
 from quantdrift.engine.encoders.vetting import vet
 
 DECIDED = {

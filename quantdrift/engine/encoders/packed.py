@@ -17,8 +17,8 @@ from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.records import AS_LIST, Real, parse_json
 from quantdrift.checkpoints.checkpoint import Checkpoint
+from quantdrift.checkpoints.tensors import StoredTensor, check_stored, opened_tensors
 from quantdrift.engine.encoders.schemas import Listed, check_settings
-from quantdrift.engine.encoders.stored import StoredTensor, check_stored, opened_tensors
 
 Tensors = Mapping[str, StoredTensor]
 

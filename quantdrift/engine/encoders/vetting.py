@@ -16,10 +16,10 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.records import entries
 from quantdrift.checkpoints.kinds import architectures, has_modules, model_json, refuse_language_model
 from quantdrift.checkpoints.named import READ_AS, ModelSource, resolve
+from quantdrift.checkpoints.tensors import WEIGHTS, read_head, weight_files
 from quantdrift.engine.encoders.adapters import ADAPTER_FILE, base_of
 from quantdrift.engine.encoders.endless import PATTERNS, check_patterns, check_rules
 from quantdrift.engine.encoders.schemas import CONFIG, MODELS, MODULES, TRANSFORMER, check_settings
-from quantdrift.engine.encoders.stored import WEIGHTS, read_head, weight_files
 
 TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import Checkpoint
+from quantdrift.checkpoints.tensors import stored_tensors
 from quantdrift.engine.encoders.packed import check_bitsandbytes, check_gptq, kernel_for
-from quantdrift.engine.encoders.stored import stored_tensors
 
 IN, OUT, GROUP = 64, 96, 32
 
