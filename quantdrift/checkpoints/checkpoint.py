@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.base.display import shown
+from quantdrift.base.display import in_one_line, shown
 from quantdrift.base.errors import MissingExtraError, UnsupportedError
 from quantdrift.base.records import entries
 from quantdrift.base.text import some
 from quantdrift.checkpoints.kinds import model_json
 from quantdrift.checkpoints.model_files import MODEL_FILES, ModelFile, files_in, folder_of, format_of, holds_weights
-from quantdrift.checkpoints.named import ModelSource, first_line, name_in_config, resolve
+from quantdrift.checkpoints.named import ModelSource, name_in_config, resolve
 from quantdrift.checkpoints.saved import is_candidate_folder, read_record
 from quantdrift.checkpoints.tensors import stored_tensors
 
@@ -171,12 +171,9 @@ def _downloaded(repo: str, file: str | None = None, *beside: str) -> Path:
     """The folder of a hub model, downloaded if need be: one file of it and what is needed, or what torch loads."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for models on the hub
 
-    try:
-        only, ignored = (None, _NOT_READ) if file is None else ([file, *beside], None)
+    only, ignored = (None, _NOT_READ) if file is None else ([file, *beside], None)
+    with in_one_line(f"the checkpoint {repo!r} cannot be had from the hub"):
         folder = Path(snapshot_download(repo, allow_patterns=only, ignore_patterns=ignored))
-    except (OSError, ValueError, RuntimeError) as error:
-        message = f"the checkpoint {repo!r} cannot be had from the hub: {first_line(error)}"
-        raise UnsupportedError(message) from error
     if file is not None and not (folder / file).is_file():
         raise UnsupportedError(f"{repo} on the hub has no file {file}")
     return folder

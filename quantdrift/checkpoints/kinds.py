@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from quantdrift.base.display import shown
+from quantdrift.base.display import first_line, shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.records import read_json
-from quantdrift.checkpoints.named import ModelSource, first_line
+from quantdrift.checkpoints.named import ModelSource
 from quantdrift.encoders import KINDS, USUAL, EncoderKind, Use
 
 ClassifierKind = Literal["text", "image"]
