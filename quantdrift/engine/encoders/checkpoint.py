@@ -216,7 +216,8 @@ def _loaded(checkpoint: Checkpoint, reference: Reference | None, device: torch.d
         )
     source = candidate_source(checkpoint)
     what = f"checkpoint (format {checkpoint.method})"
-    with loading(source, what, hqq=checkpoint.method == "hqq") as log, _process_undisturbed(checkpoint):
+    kind = "CrossEncoder" if reranks else "SentenceTransformer"
+    with loading(source, what, kind=kind, hqq=checkpoint.method == "hqq") as log, _process_undisturbed(checkpoint):
         if checkpoint.file is not None:
             form = MODEL_FILES[checkpoint.method]
             if reranks and not form.classifier:

@@ -9,7 +9,7 @@ import torch
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.kinds import has_modules, is_native_multi_vector
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import Placed, Reads, refuse_unfit_tokenizer
+from quantdrift.engine.encoders.loading import Placed, Reads
 from quantdrift.engine.encoders.sentence import SentenceEncoder, load_sentence_transformer
 from quantdrift.engine.encoders.vetting import refuse_other_kinds
 from quantdrift.engine.ragged import Matrix, Ragged
@@ -93,7 +93,6 @@ def load_multi_vector(source: ModelSource, **where: Unpack[Placed]) -> MultiVect
 def multi_vector_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> MultiVectorModel:
     """A MultiVectorEncoder that is loaded, and what was told of it."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name, "MultiVectorEncoder")
-    refuse_unfit_tokenizer(model, source.name)
     if _made_for_images(model):
         _refuse_other_inputs(model, source.name)
     return MultiVectorModel(model=model, source=source, similarity=Similarity.DOT, notes=tuple(notes))
