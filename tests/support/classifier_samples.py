@@ -29,6 +29,11 @@ def tokenizer() -> Any:
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_hidden_layers": 2}
 
 
+def save_classifier(folder: Path) -> None:
+    """A BERT of three classes."""
+    saved(folder, TEXT_MODELS["bert"][0], tokenizer())
+
+
 def common(**more: Any) -> dict[str, Any]:
     special = {f"{kind}_token_id": number for number, kind in enumerate(("pad", "bos", "eos"))}
     lengths = {"vocab_size": len(tokenizer()), "max_position_embeddings": POSITIONS}

@@ -24,8 +24,7 @@ from quantdrift.engine.encoders.schemas import MODELS, MODULES, TRANSFORMER, che
 from quantdrift.engine.encoders.sentence import load_encoder, load_sentence_transformer
 from quantdrift.engine.encoders.vetting import MARKS
 from support.candidate_samples import save_backbone, tiny
-from support.classifier_samples import TEXT_MODELS, saved
-from support.classifier_samples import tokenizer as class_tokenizer
+from support.classifier_samples import save_classifier
 from support.rerank_samples import save_cross_encoder
 from support.row_models import multi_vector, sparse, static_model
 from support.versus_samples import change, run_two
@@ -80,7 +79,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any], str, str]] 
         "query.weight",
     ),
     "classifier": (
-        lambda to: saved(to, TEXT_MODELS["bert"][0], class_tokenizer()),
+        save_classifier,
         lambda folder: load_classifier(resolve(str(folder)), device=CPU),
         "model.safetensors",
         "classifier.weight",
