@@ -204,7 +204,7 @@ def in_one_line(problem: str, then: str = "", *, kind: type[QuantDriftError] = U
     """Inside, whatever goes wrong in a library becomes one line: the problem, what the library says, and what to do."""
     try:
         yield
-    except QuantDriftError:
+    except (QuantDriftError, MemoryError):
         raise
     except BaseException as error:  # libraries have dozens of errors of their own
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # Rust's
