@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from quantdrift.base.display import shown
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.tensors import FLOATS, StoredTensor
+from quantdrift.checkpoints.tensors import FLOATS, StoredTensor, check_stored
 from quantdrift.engine.bits import BitsReport
 
 
@@ -80,10 +78,7 @@ def _refuse_bare_codes(stored: Mapping[str, StoredTensor], module: nn.Module, na
     beside = stored.keys() - own.keys() - dict(module.named_buffers(recurse=False)).keys()
     for part, tensor in stored.items():
         if part in own and tensor.dtype not in FLOATS and (len(tensor.shape) < 2 or not beside):  # noqa: PLR2004 -- a bias
-            raise UnsupportedError(
-                f"{shown(f'{name}.{part}')} is stored as {tensor.dtype}, and nothing beside it says which numbers that "
-                f"stands for; expected {', '.join(sorted(FLOATS))}, or its scale"
-            )
+            check_stored(f"{name}.{part}", tensor, FLOATS)
 
 
 def stored_bits(
