@@ -1,25 +1,6 @@
-"""LoRA adapters of peft: checked before they are read, and merged into the weights before anything is rounded."""
-
-from collections.abc import Mapping
-from typing import Any
+"""LoRA adapters of peft, merged into the weights before anything is rounded."""
 
 from torch import nn
-
-from quantdrift.engine.encoders.schemas import ADAPTER, check_settings
-
-ADAPTER_FILE = "adapter_config.json"
-_MERGE = "Merge it into its base first (PeftModel.merge_and_unload(), save_pretrained(FOLDER)), and name that folder"
-
-
-def base_of(settings: Mapping[str, Any], where: str) -> str:
-    """Return the model that an adapter belongs to.
-
-    Raises:
-        UnsupportedError: it is no plain LoRA, or names no model.
-    """
-    decided = {key: value for key, value in settings.items() if value}
-    check_settings(decided, ADAPTER, where, _MERGE)
-    return str(decided["base_model_name_or_path"])
 
 
 def merge_adapters(module: nn.Module) -> list[str]:

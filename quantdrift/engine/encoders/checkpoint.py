@@ -39,6 +39,7 @@ from quantdrift.engine.encoders.model import LoadedModel
 from quantdrift.engine.encoders.packed import KERNELS, check_bitsandbytes, check_gptq, kernel_for
 from quantdrift.engine.encoders.stored import StoredLayers, stored_layers
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
+from quantdrift.engine.scoring.streamed import full_precision
 from quantdrift.engine.weights import add_tensor, weights_fingerprint
 
 _TAKEN = "pooling, normalization, prompts and length limit"
@@ -261,13 +262,9 @@ def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
 
     Some greet on standard output, where a record may be expected, and some set the precision of products in float32.
     """
-    precision = torch.get_float32_matmul_precision()
     loud = "gptqmodel" in packages_for(checkpoint.method)[0]
-    try:
-        with redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
-            yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
+    with full_precision(), redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
+        yield
 
 
 def _from_candidate(checkpoint: Checkpoint, source: ModelSource, device: torch.device) -> Loaded:

@@ -17,9 +17,8 @@ from quantdrift.base.records import entries
 from quantdrift.checkpoints.kinds import architectures, has_modules, model_json, refuse_language_model
 from quantdrift.checkpoints.named import READ_AS, ModelSource, resolve
 from quantdrift.checkpoints.tensors import WEIGHTS, read_head, weight_files
-from quantdrift.engine.encoders.adapters import ADAPTER_FILE, base_of
 from quantdrift.engine.encoders.endless import PATTERNS, check_patterns, check_rules
-from quantdrift.engine.encoders.schemas import CONFIG, MODELS, MODULES, TRANSFORMER, check_settings
+from quantdrift.engine.encoders.schemas import ADAPTER, CONFIG, MODELS, MODULES, TRANSFORMER, check_settings
 
 TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
@@ -27,6 +26,7 @@ TRANSFORMER_FILES = tuple(
 )
 """Where sentence-transformers looks for the settings of a transformer, the first that is there."""
 MODEL_FILE = "config_sentence_transformers.json"
+ADAPTER_FILE = "adapter_config.json"
 SETTINGS_FILES = (
     "config.json",
     "tokenizer_config.json",
@@ -37,6 +37,7 @@ SETTINGS_FILES = (
     "quantize_config.json",
 )
 """Files of transformers that its loaders read as settings."""
+_MERGE = "Merge it into its base first (PeftModel.merge_and_unload(), save_pretrained(FOLDER)), and name that folder"
 PYLATE = {"pylate.models.Dense.Dense": "Dense"}
 """Classes of PyLate that sentence-transformers takes for its own; no code of PyLate runs."""
 _MODULE = re.compile(r"sentence_transformers(?:\.\w+)*\.([A-Z]\w*)")
@@ -195,8 +196,10 @@ def _modules(listed: object, source: ModelSource, *, trusted: bool) -> list[tupl
 def _adapted(adapter: Mapping[str, Any], source: ModelSource, *, modules: bool) -> ModelSource:
     """The base of an adapter, whose settings are checked."""
     where = f"{ADAPTER_FILE} of {source.name}"
+    decided = {key: value for key, value in adapter.items() if value}
+    check_settings(decided, ADAPTER, where, _MERGE)
     vet_settings(adapter, where)
-    base = resolve(base_of(adapter, where))
+    base = resolve(decided["base_model_name_or_path"])
     if base.kind == "embedded" or model_json(base, ADAPTER_FILE):
         raise UnsupportedError(
             f"{base.name} is the base of the adapter {source.name}; expected the folder or the name on the hub "
