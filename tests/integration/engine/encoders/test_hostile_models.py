@@ -312,7 +312,7 @@ def test_entries_of_a_config_that_change_how_files_are_read_are_refused(honest: 
     assert acted_on == {"transformers_weights", "fusion_config"} <= CONFIG.model_fields.keys()
     shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "evil")
     for key in acted_on:
-        change(tmp_path / "evil" / "config.json", **{key: "other.safetensors"})
+        change(tmp_path / "evil" / "config.json", **{**dict.fromkeys(acted_on), key: "other.safetensors"})
         with pytest.raises(UnsupportedError, match=f"config.json of .* cannot be used: {key}"):
             vet(resolve(str(tmp_path / "evil")))
 
