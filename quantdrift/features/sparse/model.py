@@ -155,10 +155,7 @@ def sparse_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> 
 def sparse_product(model: Any, name: str) -> Terms:
     """How a SparseEncoder compares; refused where that is not by products."""
     compares = str(model.similarity_fn_name)
-    try:
-        n_terms = int(model.encode_query(["."], show_progress_bar=False).shape[1])  # what it says may be its width
-    except KeyError as error:  # its modules are those of another class
-        raise UnsupportedError(f"{name!r} is no sparse model: none of its modules makes an embedding") from error
+    n_terms = int(model.encode_query(["."], show_progress_bar=False).shape[1])  # what it says may be its width
     if compares not in {"dot", "cosine"} or n_terms > _MOST_TERMS:
         raise UnsupportedError(
             f"{name!r} compares embeddings of {n_terms:,} terms by {compares!r}; expected dot or cosine, and at most "
