@@ -89,6 +89,7 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Stored(LoadedModel):
     """A checkpoint that is loaded, as one side of a comparison.
 
@@ -98,7 +99,6 @@ class _Stored(LoadedModel):
         stored_bits: what it costs in bits per weight, counted in its files; None where that is not known.
     """
 
-    __slots__ = ()
     layers: Sequence[str] | None
     checkpoint: Checkpoint
     stored_bits: BitsReport | None
@@ -168,16 +168,10 @@ class _Stored(LoadedModel):
 class StoredCandidate(_Stored, sentence.SentenceEncoder):
     """An embedding model that is loaded from a checkpoint; its `layers` are those that are packed."""
 
-    checkpoint: Checkpoint
-    stored_bits: BitsReport | None
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredReranker(_Stored, CrossEncoderModel):
     """A cross-encoder that is loaded from a checkpoint; its `layers` are those that are packed."""
-
-    checkpoint: Checkpoint
-    stored_bits: BitsReport | None
 
 
 def _in_body(name: str) -> str:
@@ -381,9 +375,6 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredClassifier(_Stored, Classifier):
     """A classifier that is loaded from a checkpoint."""
-
-    checkpoint: Checkpoint
-    stored_bits: BitsReport | None
 
     @property
     def fingerprint(self) -> str:
