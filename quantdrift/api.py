@@ -339,12 +339,14 @@ def _scheme(candidate: Any) -> Scheme | None:
 def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder:
     """A model in memory, in evaluation mode until the stack is left."""
     from quantdrift.checkpoints.named import ModelSource, name_in_config  # noqa: PLC0415 -- as above
+    from quantdrift.engine.encoders.loading import refuse_unfit_tokenizer  # noqa: PLC0415 -- torch
     from quantdrift.engine.weights import restoring  # noqa: PLC0415 -- torch
 
     if device is not None:
         raise UnsupportedError("device is for models given by name; move the model with model.to()")
     name = " ".join((name_in_config([model]) or type(model).__name__).split())
     name = name.replace(" vs ", "-vs-")
+    refuse_unfit_tokenizer(model, name)
     stack.enter_context(restoring(model))
     model.eval()
     kinds = {of: make for kind in KINDS.values() for of, make in kind.in_memory.items()}

@@ -19,7 +19,7 @@ from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest, read_bytes, write_text
 from quantdrift.checkpoints.checkpoint import find_checkpoint
-from quantdrift.checkpoints.classifier_config import model_json
+from quantdrift.checkpoints.kinds import model_json
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.streamed import STREAMED

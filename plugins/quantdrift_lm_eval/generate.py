@@ -7,15 +7,15 @@ import logging
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Literal
 
 from torch import nn
 
-from quantdrift.base.display import clean, shorten
-from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.display import in_one_line
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.encoders.loading import LoadLog, quiet_loading
 from quantdrift.engine.encoders.sentence import pick_device
 from quantdrift.engine.weights import weights_fingerprint
@@ -24,8 +24,6 @@ from quantdrift.features.rag.questions import Prompt
 _LOCAL = ("hf", "hf-auto", "huggingface")
 """Models whose files transformers loads here."""
 _SECRET = re.compile("token|key|secret|password|header", re.IGNORECASE)
-_MESSAGE = 300
-"""Characters of what a library says that are repeated."""
 
 
 class HarnessGenerator:
@@ -81,7 +79,7 @@ class HarnessGenerator:
         if model in _LOCAL and not named:
             raise UnsupportedError(f"expected a model for {model}; name it: --model-args pretrained=NAME")
         vetting = vetted(named, options) if model in _LOCAL else nullcontext(LoadLog())
-        with _in_one_line(self.name, "cannot be loaded"), vetting as said:
+        with in_one_line(f"the generator {self.name} cannot be loaded"), vetting as said:
             config = {"batch_size": batch_size, "device": str(pick_device(device)) if model in _LOCAL else device}
             self._lm: Any = get_model(model).create_from_arg_string(arguments, config)
         self._said = said.notes
@@ -99,7 +97,7 @@ class HarnessGenerator:
         ordered = sorted(prompts, key=lambda prompt: (-len(prompt.text), prompt.text))
         for start in range(0, len(ordered), self._batch_size):
             batch = ordered[start : start + self._batch_size]
-            with _in_one_line(self.name, "did not answer"):
+            with in_one_line(f"the generator {self.name} did not answer"):
                 requests = [
                     Instance("generate_until", {}, (self._given(prompt), dict(self._settings)), start + n)
                     for n, prompt in enumerate(batch)
@@ -121,15 +119,3 @@ class HarnessGenerator:
         if not self._chat:
             return prompt.text
         return self._lm.apply_chat_template([{"role": "user", "content": prompt.text}])
-
-
-@contextmanager
-def _in_one_line(name: str, what: str) -> Iterator[None]:
-    """Turn whatever goes wrong in lm-eval into one line that names the generator."""
-    try:
-        yield
-    except QuantDriftError:
-        raise
-    except Exception as error:
-        why = shorten(clean(str(error) or type(error).__name__), _MESSAGE)
-        raise UnsupportedError(f"the generator {name} {what}: {why}") from error

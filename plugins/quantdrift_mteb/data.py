@@ -15,12 +15,12 @@ from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.retrieval import _filter_queries_without_positives as with_positives
 from mteb.types import PromptType
 
-from quantdrift.base.errors import DataError, QuantDriftError, UnsupportedError
+from quantdrift.base.display import in_one_line
+from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.records import bytes_digest
 from quantdrift.data.images import Images
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled
 from quantdrift.data.retrieval import RetrievalDataset, own_documents
-from quantdrift.engine.encoders.loading import one_line
 
 OTHERWISE = "Run it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t TASK (docs/reference/harnesses.md)"
 
@@ -76,14 +76,10 @@ def _content(task: Any, split: str, subset: str | None) -> Any:
         raise DataError(f"{name} has no subset {chosen!r}; it has {', '.join(subsets)}")
     if split not in task.metadata.eval_splits:
         raise DataError(f"{name} has no split {split!r} (split: ...); it has {', '.join(task.metadata.eval_splits)}")
-    try:
+    with in_one_line(f"the data of {name} cannot be loaded", kind=DataError):
         task.load_data()
         if isinstance(task, AbsTaskRetrieval):
             task.convert_v1_dataset_format_to_v2(1)
-    except QuantDriftError:
-        raise
-    except Exception as error:  # the hub client, and the code of a task
-        raise DataError(f"the data of {name} cannot be loaded: {one_line(error)}") from error
     content = task.dataset if chosen not in task.dataset and chosen == "default" else task.dataset[chosen]
     return content[split] if isinstance(task, AbsTaskRetrieval) else content
 

@@ -8,13 +8,14 @@ from mteb.models import CrossEncoderWrapper, MultiVectorWrapper, SentenceTransfo
 from mteb.models.model_meta import ModelMeta
 
 from quantdrift.ask import files_of, stamp_of
-from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.display import in_one_line
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import full_precision
-from quantdrift.checkpoints.classifier_config import is_cross_encoder, is_multi_vector, is_sparse, model_json
+from quantdrift.checkpoints.kinds import is_cross_encoder, is_multi_vector, is_sparse, model_json
 from quantdrift.checkpoints.named import EMBEDDED, ModelSource
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.adapters import merge_adapters
-from quantdrift.engine.encoders.loading import Reads, loading, one_line, quiet_loading, try_text
+from quantdrift.engine.encoders.loading import Reads, loading, try_text
 from quantdrift.engine.encoders.vetting import refuse_unsaid_pooling
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.quantizers.registry import methods_of
@@ -84,14 +85,8 @@ def _base_meta(source: ModelSource, revision: str | None, get_model_meta: GetMod
 
 
 def _hub_meta(name: str, revision: str | None, get_model_meta: GetModelMeta) -> ModelMeta:
-    try:
+    with in_one_line(f"mteb has no model {name!r} of this revision, nor the hub"):
         meta = get_model_meta(name, revision, fetch_from_hf=True)
-    except QuantDriftError:
-        raise
-    except Exception as error:  # the hub client has many ways to say no
-        raise UnsupportedError(
-            f"mteb has no model {name!r} of this revision, nor the hub: {one_line(error)}"
-        ) from error
     if meta.loader is None:
         raise UnsupportedError(f"neither mteb nor the hub has a model {name!r} that can be loaded")
     if "API" in meta.framework or meta.open_weights is False:
@@ -105,7 +100,6 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
     def load_quantdrift_pair(name: str, revision: str | None = None, device: str | None = None, **kwargs: Any) -> Any:
         asked = {**base.loader_kwargs, **kwargs}
         trusted = bool(asked.get("trust_remote_code"))
-        quiet_loading()
         reads: Reads = "states" if {"dense", "late-interaction"} & {*base.model_type} else "head"
         kind = next((name for name, (_, said, _) in KINDS.items() if said in base.model_type), "SentenceTransformer")
         with loading(source, reads=reads, revision=base.revision, trusted=trusted, kind=kind) as loaded:

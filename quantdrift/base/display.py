@@ -11,13 +11,14 @@ Everything that quantdrift prints goes through `say`, `note`, `complain` or `pri
 
 import json
 import os
+import pickle
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.registry import blamed
 
 NAME = 60
@@ -176,6 +177,40 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, names:
         )
     first, *others = (f"| {' | '.join(cells)} |" for cells in lines)
     return "\n".join([first, "|" + "---|" * len(head), *others])
+
+
+# --- what libraries say -----------------------------------------------------------------------
+
+_MESSAGE = 400
+"""Characters of what a library says that are repeated."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text; its kind where it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def said_by(error: BaseException) -> str:
+    """What a library's error says, in one line, with its kind."""
+    if isinstance(error, pickle.UnpicklingError):
+        return (
+            "its weights are pickled Python, which could run anything; expected safetensors, as "
+            "save_pretrained of transformers writes them"
+        )
+    return shorten(clean(f"{type(error).__name__}: {first_line(error)}"), _MESSAGE)
+
+
+@contextmanager
+def in_one_line(problem: str, then: str = "", *, kind: type[QuantDriftError] = UnsupportedError) -> Iterator[None]:
+    """Inside, whatever goes wrong in a library becomes one line: the problem, what the library says, and what to do."""
+    try:
+        yield
+    except (QuantDriftError, MemoryError):
+        raise
+    except BaseException as error:  # libraries have dozens of errors of their own
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # Rust's
+            raise
+        raise kind(f"{problem}: {said_by(error).rstrip('.')}{then}") from error
 
 
 # --- the way out ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, ClassVar, Self
@@ -67,6 +67,21 @@ def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
 def read_json(path: Path, *, strict: bool = False, limit: int = MAX_JSON) -> Any:
     """The value in a JSON file from anywhere, of `limit` bytes at most; raises as `open_file` and `parse_json`."""
     return parse_json(read_bytes(path, limit=limit), strict=strict)
+
+
+def entries(value: Any, key: str = "", *, without: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
+    """A JSON value and all that it holds at any depth, each with the key that it lies under.
+
+    Nothing below the keys in `without` is among them.
+    """
+    yield key, value
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            if name not in without:
+                yield from entries(part, name, without=without)
+    elif isinstance(value, list):
+        for part in value:
+            yield from entries(part, key, without=without)
 
 
 @contextmanager
@@ -303,7 +318,7 @@ def problem_of(error: ValidationError) -> str:
         return f"{place} is missing"
     what = first["msg"].removeprefix("Value error, ")
     if first["type"] != "value_error":
-        what = f"{what.lower().partition(' or instance')[0]}; got {first['input']!r:.40}"
+        what = f"{what[:1].lower()}{what[1:].partition(' or instance')[0]}; got {first['input']!r:.40}"
     return f"{place}: {what}" if place else what
 
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.base.display import shown
+from quantdrift.base.display import in_one_line, shown
 from quantdrift.base.errors import MissingExtraError, UnsupportedError
-from quantdrift.base.records import open_file
+from quantdrift.base.records import entries
 from quantdrift.base.text import some
-from quantdrift.checkpoints.classifier_config import model_json
+from quantdrift.checkpoints.kinds import model_json
 from quantdrift.checkpoints.model_files import MODEL_FILES, ModelFile, files_in, folder_of, format_of, holds_weights
-from quantdrift.checkpoints.named import ModelSource, first_line, name_in_config, resolve
+from quantdrift.checkpoints.named import ModelSource, name_in_config, resolve
 from quantdrift.checkpoints.saved import is_candidate_folder, read_record
+from quantdrift.checkpoints.tensors import stored_tensors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,8 +39,6 @@ _WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
 _FILE_ON_HUB = re.compile(r"([^/:\s]+/[^/:\s]+):(.+)")
 _LISTED = 8
 """Entries of a list that a record repeats: calibration texts and layer names can be thousands."""
-_MAX_HEAD = 100_000_000
-"""Bytes of the head of a safetensors file, as in its own reader."""
 _NOT_READ = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.bin", "*.pt", "*.pth"]
 
 
@@ -144,11 +143,9 @@ def _said_beside(source: ModelSource, body: Path) -> dict[str, Any]:
     """The settings of packed weights of which config.json says nothing: AutoGPTQ's of 2023, or those of hqq itself."""
     if settings := model_json(source, str(body / "quantize_config.json")):
         return {"quant_method": "gptq", **settings}
-    for name in ("model.safetensors", "model.safetensors.index.json"):
-        with suppress(OSError, ValueError), open_file(body / name) as file:
-            n_bytes = int.from_bytes(file.read(8), "little")  # of a head; letters are larger than any
-            if b'.encoded_state_dict"' in file.read(min(n_bytes, _MAX_HEAD)):
-                return {"quant_method": "hqq"}
+    with suppress(ImportError, UnsupportedError):  # damage is told when it is vetted
+        if any(name.endswith(".encoded_state_dict") for name in stored_tensors(body)):
+            return {"quant_method": "hqq"}
     return {}
 
 
@@ -174,12 +171,9 @@ def _downloaded(repo: str, file: str | None = None, *beside: str) -> Path:
     """The folder of a hub model, downloaded if need be: one file of it and what is needed, or what torch loads."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for models on the hub
 
-    try:
-        only, ignored = (None, _NOT_READ) if file is None else ([file, *beside], None)
+    only, ignored = (None, _NOT_READ) if file is None else ([file, *beside], None)
+    with in_one_line(f"the checkpoint {repo!r} cannot be had from the hub"):
         folder = Path(snapshot_download(repo, allow_patterns=only, ignore_patterns=ignored))
-    except (OSError, ValueError, RuntimeError) as error:
-        message = f"the checkpoint {repo!r} cannot be had from the hub: {first_line(error)}"
-        raise UnsupportedError(message) from error
     if file is not None and not (folder / file).is_file():
         raise UnsupportedError(f"{repo} on the hub has no file {file}")
     return folder
@@ -231,20 +225,10 @@ def nominal_bits(quantization: Mapping[str, Any]) -> float | None:
         named = re.findall(r"Int(\d+)Weight|Float(8)", json.dumps(quantization))
         widths = {float(first or second) for first, second in named}
     else:
-        widths = set(_widths(quantization))
+        # compressed-tensors has a width for activations, too
+        said = entries(quantization, without=("input_activations", "output_activations"))
+        widths = {float(value) for key, value in said if key in _WIDTH_KEYS and isinstance(value, int | float)}
     return widths.pop() if len(widths) == 1 else None
-
-
-def _widths(value: Any) -> Iterator[float]:
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            if key in _WIDTH_KEYS and isinstance(part, int | float):
-                yield float(part)
-            elif "activations" not in key:  # compressed-tensors has a width for them, too
-                yield from _widths(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _widths(part)
 
 
 def _shortened(value: Any) -> Any:

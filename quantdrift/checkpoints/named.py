@@ -123,11 +123,6 @@ def name_in_config(modules: Iterable[Any]) -> str | None:
     return None
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of what a library said."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 def _local(name: str, path: Path) -> ModelSource:
     if not any((path / file).is_file() for kind in KINDS.values() for file in kind.files):
         entries = sorted(entry.name for entry in path.iterdir())[:8]

@@ -7,7 +7,7 @@ KIND = EncoderKind(
     what="a classifier, which takes classification data (a folder with test.jsonl, or images)",
     uses=("classes",),
     load="quantdrift.engine.encoders.classifier:load_classifier",
-    accepts="quantdrift.checkpoints.classifier_config:is_classifier",
+    accepts="quantdrift.checkpoints.kinds:is_classifier",
     packages=(Package(name="timm", module="timm", extra="timm", note="classifiers of images"),),
     place=70,
 )

@@ -14,8 +14,7 @@ from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.registry import imported
 from quantdrift.base.text import some
 from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision, refuse_missing, refuse_quantized
-from quantdrift.checkpoints.classifier_config import writes_text
-from quantdrift.checkpoints.kinds import check_kind, kind_of
+from quantdrift.checkpoints.kinds import check_kind, kind_of, writes_text
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.data.images import Kind, contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, told_apart

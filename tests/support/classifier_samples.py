@@ -10,7 +10,7 @@ import transformers as hf
 from numpy.typing import NDArray
 from torch import nn
 
-from quantdrift.checkpoints.classifier_config import is_classifier
+from quantdrift.checkpoints.kinds import is_classifier
 from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
 from support import candidate_samples
@@ -27,6 +27,11 @@ def tokenizer() -> Any:
 
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_hidden_layers": 2}
+
+
+def save_classifier(folder: Path) -> None:
+    """A BERT of three classes."""
+    saved(folder, TEXT_MODELS["bert"][0], tokenizer())
 
 
 def common(**more: Any) -> dict[str, Any]:

@@ -27,18 +27,19 @@ from quantdrift.checkpoints.checkpoint import Checkpoint, packages_for, refuse_m
 from quantdrift.checkpoints.model_files import MODEL_FILES, files_in
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import check_weights, read_record
+from quantdrift.checkpoints.tensors import stored_tensors
 from quantdrift.engine import UNASKED, WARNED
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders import sentence
 from quantdrift.engine.encoders.classifier import Classifier, load_classifier
 from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel, cross_encoder_of
-from quantdrift.engine.encoders.gptq import KERNELS, check_packed, kernel_for
 from quantdrift.engine.encoders.hqq import made_of, unpacked
 from quantdrift.engine.encoders.loading import loading, try_text
 from quantdrift.engine.encoders.model import LoadedModel
-from quantdrift.engine.encoders.quant_state import check_quant_states
-from quantdrift.engine.encoders.stored import WEIGHTS, StoredLayers, stored_layers, stored_tensors, weight_files
+from quantdrift.engine.encoders.packed import KERNELS, check_bitsandbytes, check_gptq, kernel_for
+from quantdrift.engine.encoders.stored import StoredLayers, stored_layers
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
+from quantdrift.engine.scoring.streamed import full_precision
 from quantdrift.engine.weights import add_tensor, weights_fingerprint
 
 _TAKEN = "pooling, normalization, prompts and length limit"
@@ -88,6 +89,7 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Stored(LoadedModel):
     """A checkpoint that is loaded, as one side of a comparison.
 
@@ -97,7 +99,6 @@ class _Stored(LoadedModel):
         stored_bits: what it costs in bits per weight, counted in its files; None where that is not known.
     """
 
-    __slots__ = ()
     layers: Sequence[str] | None
     checkpoint: Checkpoint
     stored_bits: BitsReport | None
@@ -167,16 +168,10 @@ class _Stored(LoadedModel):
 class StoredCandidate(_Stored, sentence.SentenceEncoder):
     """An embedding model that is loaded from a checkpoint; its `layers` are those that are packed."""
 
-    checkpoint: Checkpoint
-    stored_bits: BitsReport | None
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredReranker(_Stored, CrossEncoderModel):
     """A cross-encoder that is loaded from a checkpoint; its `layers` are those that are packed."""
-
-    checkpoint: Checkpoint
-    stored_bits: BitsReport | None
 
 
 def _in_body(name: str) -> str:
@@ -261,13 +256,9 @@ def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
 
     Some greet on standard output, where a record may be expected, and some set the precision of products in float32.
     """
-    precision = torch.get_float32_matmul_precision()
     loud = "gptqmodel" in packages_for(checkpoint.method)[0]
-    try:
-        with redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
-            yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
+    with full_precision(), redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
+        yield
 
 
 def _from_candidate(checkpoint: Checkpoint, source: ModelSource, device: torch.device) -> Loaded:
@@ -293,10 +284,10 @@ def _from_folder(checkpoint: Checkpoint, reference: Reference | None, device: to
     notes = []
     if checkpoint.method == "bitsandbytes":
         shapes = {name: tuple(p.weight.shape) for name, p in empty.named_modules() if isinstance(p, nn.Linear)}
-        check_quant_states(weight_files(checkpoint.body, WEIGHTS), shapes)
+        check_bitsandbytes(checkpoint.body, tensors, shapes)
     if checkpoint.method in KERNELS:
         quantization |= kernel_for(quantization, device)
-        notes = check_packed(checkpoint, tensors)
+        notes = check_gptq(checkpoint, tensors)
     if quantization:
         config.quantization_config = quantization
     on_kernels = checkpoint.method not in {"none", "hqq"} and device.type != "cpu"
@@ -384,9 +375,6 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredClassifier(_Stored, Classifier):
     """A classifier that is loaded from a checkpoint."""
-
-    checkpoint: Checkpoint
-    stored_bits: BitsReport | None
 
     @property
     def fingerprint(self) -> str:

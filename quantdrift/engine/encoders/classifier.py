@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
-from quantdrift.checkpoints.classifier_config import classifier_kind
+from quantdrift.checkpoints.kinds import classifier_kind
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import in_one_line, loading, on_rules, refuse_unfit_tokenizer, text_rows
+from quantdrift.engine.encoders.endless import TRIED
+from quantdrift.engine.encoders.loading import loading, on_rules, reading_files, refuse_unfit_tokenizer, text_rows
 from quantdrift.engine.encoders.model import LoadedModel
-from quantdrift.engine.encoders.ranges import TRIED
 from quantdrift.engine.encoders.sentence import as_pictures, reading_digest
 
 _NO_LIMIT = 10**6
@@ -166,7 +166,7 @@ def load_classifier(
         notes=tuple(remarks.notes),
     )
     if takes == "text":
-        with in_one_line(source, "classifier"):
+        with reading_files(source, "classifier"):
             classifier.encode([TRIED], "input", 1)
     return classifier
 

@@ -7,7 +7,7 @@ the order, but squeezes the differences that epsilon and the gap are made of.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -16,9 +16,14 @@ from torch import nn
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import loading, on_rules, refuse_unfit_tokenizer, try_text
+from quantdrift.engine.encoders.loading import Placed
 from quantdrift.engine.encoders.model import LoadedModel
-from quantdrift.engine.encoders.sentence import floating_dtype, reading_digest, tokenizer_digest
+from quantdrift.engine.encoders.sentence import (
+    floating_dtype,
+    load_sentence_transformer,
+    reading_digest,
+    tokenizer_digest,
+)
 from quantdrift.engine.heads import find_head, head_modules
 
 Results = dict[str, dict[str, float]]
@@ -110,31 +115,10 @@ class CrossEncoderModel(LoadedModel):
         return self.model.prompts.get(self.model.default_prompt_name) or ""
 
 
-def load_cross_encoder(
-    source: ModelSource,
-    *,
-    device: torch.device,
-    revision: str | None = None,
-    dtype: str = "float32",
-    trusted: bool = False,
-) -> CrossEncoderModel:
+def load_cross_encoder(source: ModelSource, **where: Unpack[Placed]) -> CrossEncoderModel:
     """Load a cross-encoder of one score per pair."""
-    with loading(
-        source, "cross-encoder", reads="head", revision=revision, trusted=trusted, kind="CrossEncoder"
-    ) as remarks:
-        from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
-
-        model = CrossEncoder(
-            source.location,
-            device=str(device),
-            revision=revision,
-            trust_remote_code=trusted,
-            model_kwargs={"dtype": dtype},
-        )
-        if model.num_labels != 1:
-            raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))
-        remarks.notes += try_text(model.eval(), source.name)
-    return cross_encoder_of(model, source, notes=(*remarks.notes, *on_rules(model, source.name, revision)))
+    model, notes = load_sentence_transformer(source, kind="CrossEncoder", reads="head", **where)
+    return cross_encoder_of(model, source, notes=notes)
 
 
 def cross_encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> CrossEncoderModel:
@@ -146,7 +130,6 @@ def cross_encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = 
     if model.num_labels != 1:
         raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))
     model.eval()
-    refuse_unfit_tokenizer(model, source.name)
     low = [
         name
         for name, module in head_modules([model], find_head([model]))

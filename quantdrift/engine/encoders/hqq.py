@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.encoders.stored import StoredTensor, opened_tensors, stored_tensors
+from quantdrift.checkpoints.tensors import StoredTensor, opened_tensors, stored_tensors
 
 _LAYOUTS = {"8bit_u8": (8, 1), "4bit_u8": (4, 2), "3bit_32": (3, 10), "2bit_u8": (2, 4), "1bit_u8": (1, 8)}
 """Bits that a code takes, and codes in a number: of 32 bits where three of them are a code, of 8 elsewhere."""

@@ -7,9 +7,8 @@ drawn at random in silence.
 """
 
 import logging
-import pickle
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -18,14 +17,14 @@ from typing import Any, Literal, Required, TypedDict
 import torch
 from torch import nn
 
-from quantdrift.base.display import clean, shorten, shown
-from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.display import clean, in_one_line, shorten, shown
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.logs import heard
 from quantdrift.base.text import some
-from quantdrift.checkpoints.named import ModelSource, first_line
-from quantdrift.engine.encoders.ranges import TRIED
-from quantdrift.engine.encoders.stored import FLOATS, read_head
+from quantdrift.checkpoints.named import ModelSource
+from quantdrift.checkpoints.tensors import FLOATS, read_head
+from quantdrift.engine.encoders.endless import TRIED
 from quantdrift.engine.encoders.vetting import vet
 
 DECIDED = {
@@ -93,21 +92,11 @@ def quiet_loading() -> None:
     disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there
 
 
-@contextmanager
-def in_one_line(source: ModelSource, what: str = "model") -> Iterator[None]:
+def reading_files(source: ModelSource, what: str = "model") -> AbstractContextManager[None]:
     """Inside, whatever goes wrong in a library that reads a model becomes one line."""
     where = "from the hub" if source.kind == "hub" else f"from {source.location}"
-    try:
-        yield
-    except QuantDriftError:
-        raise
-    except BaseException as error:  # a dozen libraries read models, each with its own errors
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # Rust's
-            raise
-        raise UnsupportedError(
-            f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}: "
-            f"{one_line(error).rstrip('.')}{source.otherwise}"
-        ) from error
+    problem = f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}"
+    return in_one_line(problem, source.otherwise)
 
 
 @contextmanager
@@ -127,23 +116,13 @@ def loading(
     read into, are in the notes that it gives when it ends.
     """
     log = LoadLog()
-    with in_one_line(source, what), extras_named(needed_for=f"the {what} {source.name!r}"):
+    with reading_files(source, what), extras_named(needed_for=f"the {what} {source.name!r}"):
         vet(source, revision, trusted=trusted, kind=kind, hqq=hqq)
         quiet_loading()
         with heard(_LOGGERS, log.hear), _read_as_decided(source, log, reads, trusted=trusted):
             yield log
     if trusted:
         log.notes.append(f"Python code that comes with {source.name} was allowed to run")
-
-
-def one_line(error: BaseException) -> str:
-    """Return the first line of what a library said."""
-    if isinstance(error, pickle.UnpicklingError):
-        return (
-            "its weights are pickled Python, which could run anything; expected safetensors, as "
-            "save_pretrained of transformers writes them"
-        )
-    return shorten(clean(f"{type(error).__name__}: {first_line(error)}"), _MESSAGE)
 
 
 def text_rows(module: nn.Module) -> tuple[int, int | None, int | None]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.records import bytes_digest
-from quantdrift.checkpoints.classifier_config import model_json
+from quantdrift.checkpoints.kinds import model_json
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.engine.encoders.loading import loading
 from quantdrift.engine.encoders.sentence import SentenceEncoder, encoder_of

@@ -22,7 +22,7 @@ from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import ModelSource
 from quantdrift.checkpoints.saved import model_format
 from quantdrift.engine.encoders.adapters import merge_adapters
-from quantdrift.engine.encoders.loading import Placed, Reads, loading, on_rules, refuse_unfit_tokenizer, try_text
+from quantdrift.engine.encoders.loading import Placed, Reads, loading, on_rules, try_text
 from quantdrift.engine.encoders.model import EmbeddingModel, LoadedModel
 from quantdrift.engine.encoders.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.engine.scoring.streamed import Similarity
@@ -141,14 +141,16 @@ def load_sentence_transformer(
     trusted: bool = False,
 ) -> tuple[Any, list[str]]:
     """Load a model of one of the library's kinds, and what was told of it."""
-    with loading(source, revision=revision, kind=kind, reads=reads, trusted=trusted) as remarks:
+    embeds = kind != "CrossEncoder"
+    what = "model" if embeds else "cross-encoder"
+    with loading(source, what, revision=revision, kind=kind, reads=reads, trusted=trusted) as remarks:
         import sentence_transformers  # noqa: PLC0415 -- takes seconds to import
 
         written = model_format(Path(source.location)) if source.kind == "local" else ""
         if written in MODEL_FILES:
             model = imported(MODEL_FILES[written].load)(source.location, device)
         else:
-            unsaid = kind != "MultiVectorEncoder" and refuse_unsaid_pooling(source, revision)
+            unsaid = kind in {"SentenceTransformer", "SparseEncoder"} and refuse_unsaid_pooling(source, revision)
             model = getattr(sentence_transformers, kind)(
                 source.location,
                 device=str(device),
@@ -156,7 +158,7 @@ def load_sentence_transformer(
                 trust_remote_code=trusted,
                 model_kwargs={"dtype": dtype},
             )
-            if dtype != "auto":  # what lies behind the transformer has a type of its own
+            if embeds and dtype != "auto":  # what lies behind the transformer has a type of its own
                 model.to(getattr(torch, dtype))
             if source.read_as == "mean:" and _pooling(model) != "their mean":
                 raise UnsupportedError(
@@ -200,7 +202,6 @@ def _pooling(model: Any) -> str:
 def encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> SentenceEncoder:
     """Make an encoder of a SentenceTransformer that is loaded."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name)
-    refuse_unfit_tokenizer(model, source.name)
     name = str(model.similarity_fn_name or "cosine")
     if name not in set(Similarity):
         raise UnsupportedError(

@@ -4,40 +4,13 @@ Packed formats keep several tensors for a linear layer (codes, scales, zero poin
 name. So counting bits needs to know no format.
 """
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import nn
 
-from quantdrift.base.display import shown
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.records import open_file, read_json
+from quantdrift.checkpoints.tensors import FLOATS, StoredTensor, check_stored
 from quantdrift.engine.bits import BitsReport
-
-FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-"""Types that hold weights as they are; a code has any other."""
-WEIGHTS = "model.safetensors"
-_MAX_HEAD = 100_000_000
-"""Bytes of a head, as in safetensors' own reader."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredTensor:
-    """A tensor in a file: its type, e.g. F16 or I32, and its shape."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def n_bytes(self) -> int:
-        """The bytes that it takes."""
-        width = re.search(r"\d+", self.dtype)  # as in I32 and F8_E4M3
-        return -(-prod(self.shape) * (8 if width is None else int(width[0])) // 8)  # BOOL has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,64 +28,6 @@ class StoredLayers:
     plain: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     bits: BitsReport | None
-
-
-# --- safetensors, and files of torch --------------------------------------------------------------
-
-
-def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """The tensors of a model folder by name, read from the heads of its files."""
-    files = weight_files(folder, WEIGHTS)
-    if not files:
-        raise UnsupportedError(
-            f"{folder} holds no weights that are read: expected {WEIGHTS} or shards of it, as save_pretrained of "
-            "transformers writes them (not pickled ones, pytorch_model.bin)"
-        )
-    return {name: tensor for file in files for name, tensor in read_head(file).items()}
-
-
-@contextmanager
-def opened_tensors(folder: Path) -> Iterator[Callable[[str], Tensor]]:
-    """A reader of the tensors in a model folder by name; open inside."""
-    with ExitStack() as stack:
-        files = [stack.enter_context(safe_open(file, framework="pt")) for file in weight_files(folder, WEIGHTS)]
-        places = {name: file for file in files for name in file.keys()}  # noqa: SIM118 -- no mapping
-        yield lambda name: places[name].get_tensor(name)
-
-
-def weight_files(folder: Path, name: str) -> list[Path]:
-    """The file of that name in a folder, or the shards that its index lists; empty if neither."""
-    if (folder / name).is_file():  # transformers, too, looks for it first
-        return [folder / name]
-    index = folder / f"{name}.index.json"
-    if not index.is_file():
-        return []
-    try:
-        shards = set(read_json(index, limit=_MAX_HEAD)["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnsupportedError(f"{index} is damaged, expected a weight_map from names to files: {error}") from error
-    for file in shards:
-        if not isinstance(file, str) or Path(file).name != file:
-            raise UnsupportedError(f"{index} names the file {shown(str(file))}; expected files beside it")
-    return [folder / file for file in sorted(shards)]
-
-
-def read_head(file: Path) -> dict[str, StoredTensor]:
-    """The tensors of a safetensors file by name, as its head tells them; UnsupportedError if it is damaged."""
-    try:
-        with open_file(file), safe_open(file, framework="pt") as opened:  # neither a pipe nor a device is opened
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 -- no mapping
-            return {
-                name: StoredTensor(dtype=str(part.get_dtype()), shape=tuple(part.get_shape()))
-                for name, part in slices.items()
-            }
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UnsupportedError(
-            f"{file} is damaged or cut short, expected a safetensors file: {error}. Copy it here again"
-        ) from error
-
-
-# --- bits per weight ------------------------------------------------------------------------------
 
 
 def stored_layers(
@@ -163,10 +78,7 @@ def _refuse_bare_codes(stored: Mapping[str, StoredTensor], module: nn.Module, na
     beside = stored.keys() - own.keys() - dict(module.named_buffers(recurse=False)).keys()
     for part, tensor in stored.items():
         if part in own and tensor.dtype not in FLOATS and (len(tensor.shape) < 2 or not beside):  # noqa: PLR2004 -- a bias
-            raise UnsupportedError(
-                f"{shown(f'{name}.{part}')} is stored as {tensor.dtype}, and nothing beside it says which numbers that "
-                f"stands for; expected {', '.join(sorted(FLOATS))}, or its scale"
-            )
+            check_stored(f"{name}.{part}", tensor, FLOATS)
 
 
 def stored_bits(

@@ -8,9 +8,10 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from types import ModuleType
 
+from quantdrift.base.display import in_one_line
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.base.registry import Package
@@ -33,17 +34,12 @@ def unexpected(package: Package, wanted: str, got: str) -> UnsupportedError:
     )
 
 
-@contextmanager
-def importing(package: Package) -> Iterator[None]:
+def importing(package: Package) -> AbstractContextManager[None]:
     """Inside, whatever goes wrong is an UnsupportedError: the package is there, and cannot be used."""
-    try:
-        yield
-    except Exception as error:
-        raise UnsupportedError(
-            f"{package.name} {version_of(package.name)} is installed but cannot be imported "
-            f"({type(error).__name__}: {error}); install a version that fits the installed torch and "
-            "transformers, or choose another quantizer"
-        ) from error
+    return in_one_line(
+        f"{package.name} {version_of(package.name)} is installed but cannot be imported",
+        "; install a version that fits the installed torch and transformers, or choose another quantizer",
+    )
 
 
 def calibrated(moments: Moments | None, *, method: str) -> Moments:

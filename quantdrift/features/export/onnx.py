@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quantdrift.base.display import first_line
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
-from quantdrift.checkpoints.named import first_line
 from quantdrift.engine.calibration.in_order import put_in_place
 from quantdrift.engine.layers import LinearLayer, find_linears
 from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups

@@ -7,9 +7,9 @@ from typing import Any, Unpack
 import torch
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.classifier_config import model_json
+from quantdrift.checkpoints.kinds import has_modules, is_native_multi_vector
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import Placed, Reads, refuse_unfit_tokenizer
+from quantdrift.engine.encoders.loading import Placed, Reads
 from quantdrift.engine.encoders.sentence import SentenceEncoder, load_sentence_transformer
 from quantdrift.engine.encoders.vetting import refuse_other_kinds
 from quantdrift.engine.ragged import Matrix, Ragged
@@ -79,9 +79,8 @@ def token_vectors(encoded: Iterable[Any]) -> list[Matrix]:
 def load_multi_vector(source: ModelSource, **where: Unpack[Placed]) -> MultiVectorModel:
     """Load a late-interaction model."""
     revision = where.get("revision")
-    named = model_json(source, "config.json", revision).get("architectures") or ()
-    native = any(str(name).endswith("ForRetrieval") for name in named)
-    if not native and not model_json(source, "modules.json", revision):
+    native = is_native_multi_vector(source, revision)
+    if not native and not has_modules(source, revision):
         raise UnsupportedError(
             f"{source.name} has no modules.json: sentence-transformers would draw its projection at random; expected "
             "a folder that MultiVectorEncoder.save_pretrained or PyLate wrote"
@@ -94,7 +93,6 @@ def load_multi_vector(source: ModelSource, **where: Unpack[Placed]) -> MultiVect
 def multi_vector_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> MultiVectorModel:
     """A MultiVectorEncoder that is loaded, and what was told of it."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name, "MultiVectorEncoder")
-    refuse_unfit_tokenizer(model, source.name)
     if _made_for_images(model):
         _refuse_other_inputs(model, source.name)
     return MultiVectorModel(model=model, source=source, similarity=Similarity.DOT, notes=tuple(notes))

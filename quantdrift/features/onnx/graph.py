@@ -13,11 +13,10 @@ from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from quantdrift.base.display import shown
+from quantdrift.base.display import first_line, shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.records import open_file
-from quantdrift.checkpoints.named import first_line
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders.stored import stored_bits
 

@@ -8,11 +8,10 @@ import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import AutoConfig, PretrainedConfig
 
-from quantdrift.base.display import shown
+from quantdrift.base.display import in_one_line, shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.text import some
 from quantdrift.checkpoints.checkpoint import Checkpoint
-from quantdrift.checkpoints.named import first_line
 from quantdrift.engine import TEXT_BY_TEXT
 from quantdrift.engine.encoders import classifier as classifiers
 from quantdrift.engine.encoders.checkpoint import Loaded, Reference, candidate_source, dressed
@@ -76,7 +75,7 @@ def _starter(graph: OnnxGraph, output: Output, device: torch.device) -> Callable
 
     def states(config: PretrainedConfig) -> OnnxStates:
         described = graph.describe()
-        try:
+        with in_one_line(f"onnxruntime cannot run {graph.file}"):
             made = OnnxStates(
                 graph.file,
                 graph.digest(),
@@ -86,8 +85,6 @@ def _starter(graph: OnnxGraph, output: Output, device: torch.device) -> Callable
                 operators=dict(sorted(described["operators"].items())),
                 facts={"dtype": graph.dtype, "nominal_bits": described.get("bits"), "graph": described},
             )
-        except Exception as error:  # onnxruntime's own, one for each of its codes
-            raise UnsupportedError(f"onnxruntime cannot run {graph.file}: {first_line(error)[:400]}") from error
         return made.to(place_of(device)[0])
 
     return states

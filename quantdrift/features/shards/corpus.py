@@ -17,7 +17,8 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
-from quantdrift.base.errors import DataError, MissingExtraError
+from quantdrift.base.display import in_one_line
+from quantdrift.base.errors import DataError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Progress
 from quantdrift.base.records import LONGEST, refuse_bomb
@@ -67,7 +68,7 @@ class Shard:
         Raises:
             DataError: a document is broken, or the file is not what it was; names file and line or row.
         """
-        with _refusals(self.url):
+        with in_one_line(f"{self.url} cannot be read", kind=DataError):
             if _size_of(self.url) != self.size:
                 raise DataError(f"{self.url} has changed while it was read; start again")
             documents, made = list[Document](), 0
@@ -154,7 +155,7 @@ def read_sharded(place: str | Path, split: str, *, shard: int | None = None, pro
         MissingExtraError: fsspec is not installed.
     """
     url = re.sub(r":/+", "://", str(place), count=1).rstrip("/") if is_url(place) else str(Path(place).resolve())
-    with _refusals(url):
+    with in_one_line(f"{url} cannot be read", kind=DataError):
         files = _corpus_files(url)
         with _near(url) as folder:
             query_ids, queries, qrels, notes = retrieval.read_queries(folder, split, document_ids=None)
@@ -164,7 +165,7 @@ def read_sharded(place: str | Path, split: str, *, shard: int | None = None, pro
         with progress.stage("reading the corpus", len(files)) as tell:
             for file in files:
                 start = shards[-1].start + shards[-1].n if shards else 0
-                with _refusals(file):
+                with in_one_line(f"{file} cannot be read", kind=DataError):
                     shards += _shards_of(file, start, shard or SHARD)
                 tell(1)
     if not shards:
@@ -201,18 +202,6 @@ def _file_system(url: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # noqa: PLC0415 -- an optional package
     system, path = url_to_fs(url)
     return system, path
-
-
-@contextmanager
-def _refusals(url: str) -> Iterator[None]:
-    """Inside, what a file system or Arrow says of a file is told in one line."""
-    try:
-        yield
-    except (DataError, MissingExtraError, MemoryError):
-        raise
-    except Exception as error:  # every file system has errors of its own
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(f"{url} cannot be read: {lines[0]}") from error
 
 
 def _corpus_files(url: str) -> list[str]:

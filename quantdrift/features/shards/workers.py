@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from quantdrift.base.display import note
+from quantdrift.base.display import in_one_line, note
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import extras_named
 
@@ -164,11 +164,9 @@ def _on_ray(make: Make, shards: Sequence[Any], n: int | None) -> Results:
     if started:
         # the cluster that RAY_ADDRESS names, else one on this machine
         local = {"num_cpus": max(n or 0, os.cpu_count() or 1), "include_dashboard": False}
-        try:
-            where = {} if os.environ.get("RAY_ADDRESS") else local
+        where = {} if os.environ.get("RAY_ADDRESS") else local
+        with in_one_line("Ray cannot be reached or started", kind=RunError):
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
-        except Exception as error:  # it has many kinds
-            raise RunError(f"Ray cannot be reached or started: {str(error).strip().splitlines()[0]}") from error
     try:
         there = ray.cluster_resources()
         gpus = int(there.get("GPU", 0))

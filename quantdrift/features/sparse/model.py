@@ -14,7 +14,7 @@ from torch import Tensor
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.loading import Placed, refuse_unfit_tokenizer
+from quantdrift.engine.encoders.loading import Placed
 from quantdrift.engine.encoders.sentence import load_sentence_transformer
 from quantdrift.engine.encoders.vetting import refuse_other_kinds
 from quantdrift.engine.ragged import Matrix, Ragged
@@ -147,7 +147,6 @@ def load_sparse(source: ModelSource, **where: Unpack[Placed]) -> SparseModel:
 def sparse_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> SparseModel:
     """A SparseEncoder that is loaded, and what was told of it."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name, "SparseEncoder")
-    refuse_unfit_tokenizer(model, source.name)
     product = sparse_product(model, source.name)
     similarity = Similarity(product.name)
     return SparseModel(model=model, source=source, similarity=similarity, notes=tuple(notes), terms=product)
@@ -156,10 +155,7 @@ def sparse_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> 
 def sparse_product(model: Any, name: str) -> Terms:
     """How a SparseEncoder compares; refused where that is not by products."""
     compares = str(model.similarity_fn_name)
-    try:
-        n_terms = int(model.encode_query(["."], show_progress_bar=False).shape[1])  # what it says may be its width
-    except KeyError as error:  # its modules are those of another class
-        raise UnsupportedError(f"{name!r} is no sparse model: none of its modules makes an embedding") from error
+    n_terms = int(model.encode_query(["."], show_progress_bar=False).shape[1])  # what it says may be its width
     if compares not in {"dot", "cosine"} or n_terms > _MOST_TERMS:
         raise UnsupportedError(
             f"{name!r} compares embeddings of {n_terms:,} terms by {compares!r}; expected dot or cosine, and at most "

@@ -16,7 +16,6 @@ from transformers import BertForSequenceClassification
 
 from integration.engine import onnx_samples as samples
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.engine.encoders.sentence import tokenizer_digest
 from quantdrift.features.export.onnx import export_graph
 from quantdrift.runs.folder import read_run
 from support.beir_folder import numbered, write_beir_folder
@@ -219,8 +218,3 @@ def test_either_arm_is_written_as_a_trec_run(place: Path, tmp_path: Path) -> Non
     assert found["parts"][0]["metrics"]["flip@1"] == read_run(tmp_path / "run").record["metrics"]["flip@1"]
     for wrong in (["-o", "x.csv", "--arm", "reference"], ["-o", "x.trec", "-n", "3"], ["--arm", "candidate"]):
         assert cli("show", tmp_path / "run", *wrong)[0] == 2
-
-
-def test_what_a_tokenizer_gives_beside_tokens_is_in_its_digest() -> None:
-    """Scores of a model that is told which text a token is of were taken from the cache of one that is not."""
-    assert tokenizer_digest(tokenizer(model_input_names=list(NAMES))) != tokenizer_digest(tokenizer())

@@ -172,5 +172,5 @@ def test_an_endless_line_does_not_fill_the_memory(folder: Path, monkeypatch: pyt
 
 
 def test_an_unknown_protocol_is_one_line() -> None:
-    with pytest.raises(DataError, match=r"nonsense://x cannot be read: Protocol not known"):
+    with pytest.raises(DataError, match=r"nonsense://x cannot be read: ValueError: Protocol not known"):
         read("nonsense://x")

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.classifier_config import is_cross_encoder
-from quantdrift.checkpoints.kinds import check_kind, kind_of
+from quantdrift.checkpoints.kinds import check_kind, is_cross_encoder, kind_of
 from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.vetting import refuse_unsaid_pooling
 

@@ -20,11 +20,11 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
+from quantdrift.engine.encoders.schemas import MODELS, MODULES, TRANSFORMER, check_settings
 from quantdrift.engine.encoders.sentence import load_encoder, load_sentence_transformer
-from quantdrift.engine.encoders.vetting import MARKS, MODEL_KEYS, MODULE_KEYS, SIMILARITIES, TRANSFORMER_KEYS
+from quantdrift.engine.encoders.vetting import MARKS
 from support.candidate_samples import save_backbone, tiny
-from support.classifier_samples import TEXT_MODELS, saved
-from support.classifier_samples import tokenizer as class_tokenizer
+from support.classifier_samples import save_classifier
 from support.rerank_samples import save_cross_encoder
 from support.row_models import multi_vector, sparse, static_model
 from support.versus_samples import change, run_two
@@ -79,7 +79,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any], str, str]] 
         "query.weight",
     ),
     "classifier": (
-        lambda to: saved(to, TEXT_MODELS["bert"][0], class_tokenizer()),
+        save_classifier,
         lambda folder: load_classifier(resolve(str(folder)), device=CPU),
         "model.safetensors",
         "classifier.weight",
@@ -131,10 +131,12 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings_of(honest: Path) -> list[tuple[str, str]]:
-    keys = {"config_sentence_transformers.json": MODEL_KEYS, "sentence_bert_config.json": TRANSFORMER_KEYS}
-    for module in honest.glob("[1-9]_*"):
-        keys[f"{module.name}/config.json"] = MODULE_KEYS[module.name[2:]] or frozenset()
-    return [(file, key) for file, names in keys.items() for key in sorted(names)]
+    of: dict[str, Any] = {
+        "config_sentence_transformers.json": MODELS["SentenceTransformer"],
+        "sentence_bert_config.json": TRANSFORMER,
+    }
+    of |= {f"{module.name}/config.json": MODULES[module.name[2:]] for module in honest.glob("[1-9]_*")}
+    return [(file, field.alias or key) for file, said in of.items() for key, field in said.model_fields.items()]
 
 
 def test_a_value_that_nobody_knows_is_refused_or_changes_nothing(honest: Path, tmp_path: Path) -> None:
@@ -170,16 +172,16 @@ def test_a_value_that_is_on_no_list_is_named(file: str, key: str, value: str, ho
     if not (tmp_path / "evil" / file).is_file():
         (tmp_path / "evil" / file).write_text("{}")
     change(tmp_path / "evil" / file, **{key: value})
-    with pytest.raises(UnsupportedError, match=f"{value}.*expected"):
+    with pytest.raises(UnsupportedError, match=f"{key}: .*{value}"):
         encoded(tmp_path / "evil")
 
 
 def test_similarities_are_those_that_the_libraries_know() -> None:
     import sentence_transformers  # noqa: PLC0415 -- the names are looked up in it
 
-    for kind, names in SIMILARITIES.items():
-        known = getattr(getattr(sentence_transformers, kind), "SUPPORTED_SIMILARITY_FN_NAMES", None)
-        assert known is None or {*known} <= {*names} or kind == "CrossEncoder"
+    for kind in ("SentenceTransformer", "SparseEncoder", "MultiVectorEncoder"):
+        for name in getattr(sentence_transformers, kind).SUPPORTED_SIMILARITY_FN_NAMES:
+            check_settings({"similarity_fn_name": name}, MODELS[kind], kind)
 
 
 @pytest.mark.parametrize("kind", MARKS)

@@ -12,7 +12,7 @@ import transformers as hf
 from sentence_transformers import CrossEncoder
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
-from quantdrift.checkpoints.classifier_config import is_classifier
+from quantdrift.checkpoints.kinds import is_classifier
 from quantdrift.checkpoints.named import ModelSource, resolve
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.heads import find_head

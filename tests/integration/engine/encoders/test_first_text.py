@@ -20,8 +20,7 @@ from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
 from quantdrift.engine.encoders.loading import text_rows
 from quantdrift.engine.encoders.sentence import load_encoder
 from support.candidate_samples import WORDS, save_backbone, tiny
-from support.classifier_samples import TEXT_MODELS, saved
-from support.classifier_samples import tokenizer as class_tokenizer
+from support.classifier_samples import save_classifier
 from support.model_zoo import COMMON
 from support.rerank_samples import save_cross_encoder
 from support.row_models import static_model
@@ -113,15 +112,11 @@ def test_so_is_a_candidate(folder: Path, name: str) -> None:
         run_two(folder.parent / "reference", folder, folder.parent / "run")
 
 
-def classifier(folder: Path) -> None:
-    saved(folder, TEXT_MODELS["bert"][0], class_tokenizer())
-
-
 @pytest.mark.parametrize(
     ("make", "load", "cases"),
     [
         (save_cross_encoder, load_cross_encoder, {"above the positions": REFUSED["above the positions"][1]}),
-        (classifier, load_classifier, {"below one": "texts of -1 tokens", "no number": "texts of x tokens"}),
+        (save_classifier, load_classifier, {"below one": "texts of -1 tokens", "no number": "texts of x tokens"}),
     ],
 )
 def test_so_are_rerankers_and_classifiers(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from quantdrift.checkpoints.classifier_config import is_classifier
+from quantdrift.checkpoints.kinds import is_classifier
 from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.opening import before_head

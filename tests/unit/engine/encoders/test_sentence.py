@@ -1,7 +1,7 @@
 """What decides an embedding beside a model's weights."""
 
 from quantdrift.engine.encoders.sentence import tokenizer_digest
-from support.candidate_samples import TEXTS, tiny
+from support.candidate_samples import TEXTS, tiny, tokenizer
 
 
 def test_a_tokenizers_digest_is_taken_again_when_it_changes() -> None:
@@ -14,3 +14,6 @@ def test_a_tokenizers_digest_is_taken_again_when_it_changes() -> None:
         assert tokenizer_digest(model.tokenizer) != before
     finally:
         model.tokenizer.padding_side = "right"
+    # which text a token is of decides scores, too
+    told = tokenizer(model_input_names=["input_ids", "token_type_ids", "attention_mask"])
+    assert tokenizer_digest(told) != tokenizer_digest(tokenizer())

@@ -8,8 +8,9 @@ from torch import nn
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.checkpoints.checkpoint import Checkpoint
+from quantdrift.checkpoints.tensors import StoredTensor
 from quantdrift.engine.encoders.checkpoint import completed
-from quantdrift.engine.encoders.stored import StoredTensor, stored_layers
+from quantdrift.engine.encoders.stored import stored_layers
 
 
 def checkpoint(method: str) -> Checkpoint:

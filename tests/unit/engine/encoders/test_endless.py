@@ -1,5 +1,6 @@
-"""Patterns that a model's files name layers by: harmless ones are taken, and none that may not end."""
+"""Patterns and rules of a model's files: harmless ones are taken, and none that a library may not be done with."""
 
+import base64
 import re
 import time
 from collections.abc import Callable
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.encoders.adapters import SETTINGS
-from quantdrift.engine.encoders.patterns import ADAPTERS, check_patterns
+from quantdrift.engine.encoders.endless import ADAPTERS, check_patterns, check_rules
+from quantdrift.engine.encoders.schemas import ADAPTER
 from quantdrift.engine.encoders.vetting import vet_settings
 
 EVIL = (
@@ -85,7 +86,7 @@ def test_settings_of_an_adapter_are_patterns_or_none() -> None:
         lora_bias lora_dropout megatron_core peft_type peft_version qalora_group_size r revision task_type use_dora
         use_rslora
     """
-    assert {*SETTINGS.split()} - ADAPTERS == {*others.split()}  # a new one is decided here first
+    assert {*ADAPTER.model_fields} - ADAPTERS == {*others.split()}  # a new one is decided here first
 
 
 @given(st.lists(st.sampled_from(("a", "b", ".", "*", "+", "?", "|", "(", ")", "{2}", "{0,3}", r"\w")), max_size=12))
@@ -107,3 +108,61 @@ def _compiles(pattern: str) -> bool:
     except re.error:
         return False
     return True
+
+
+# --- rules of a tokenizer -------------------------------------------------------------------------
+
+BERT = {
+    "type": "BertNormalizer",
+    **dict.fromkeys(("clean_text", "handle_chinese_chars", "lowercase"), True),
+    "strip_accents": None,
+}
+
+
+def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+def sequence(*rules: Any) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(rules)}
+
+
+def table(text: bytes) -> dict[str, Any]:
+    """A normalizer of SentencePiece: the length of a trie, the trie, and the texts that stand for letters."""
+    content = (4).to_bytes(4, "little") + bytes(4) + text + b"\0"
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(content).decode()}
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"normalizer": sequence(*[replaced("e", "e" * 1000)] * 4)},
+        {"normalizer": sequence(*[replaced("q", "q" * 60)] * 4)},
+        {"normalizer": sequence(sequence(*[replaced("e", "E" * 30), {"type": "Lowercase"}] * 3))},
+        {"normalizer": replaced("", "a" * 10**6, "Regex")},
+        {"normalizer": sequence(*[replaced("", "a" * 50, "Regex")] * 4)},
+        {"normalizer": {"type": "Prepend", "prepend": "a" * 10**6}},
+        {"normalizer": table(b"a" * 1000)},
+        {"normalizer": sequence(*[replaced("a", "b")] * 300)},
+        {"post_processor": {"type": "TemplateProcessing", "special_tokens": {"[X]": {"ids": [2] * 50_000}}}},
+        {"model": {"type": "WordPiece", "continuing_subword_prefix": "#" * 10**6}},
+    ],
+)
+def test_rules_that_make_a_text_without_end_are_refused(rules: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match=r"tokenizer\.json of x make more than 64 letters"):
+        check_rules(rules, "tokenizer.json of x")
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"normalizer": BERT},
+        {"normalizer": sequence(*(replaced(letter, f"{letter}e") for letter in "äöü"), {"type": "NFKC"})},
+        {"normalizer": sequence({"type": "Prepend", "prepend": "▁"}, replaced(" ", "▁"))},
+        {"normalizer": sequence(*(replaced(letter, "ss") for letter in "ß$€£¥½¼¾"))},  # 2 to the 8th, were they one
+        {"model": {"vocab": {"a" * 1000: 0}, "merges": ["a b"] * 1000}, "decoder": replaced("▁", " " * 100)},
+    ],
+)
+def test_rules_of_usual_tokenizers_are_taken(rules: dict[str, Any]) -> None:
+    check_rules(rules, "tokenizer.json")

@@ -1,0 +1,207 @@
+"""What each file of a model may say: its keys, with their types and ranges.
+
+Libraries act on keys that nobody expects in a file, take another value for one that they do not know, and build what is
+as large as a number says. So a key that is in no schema is refused, and so is a value of another type or range.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
+
+from quantdrift.base.display import clean, shown
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.records import Some, problem_of
+from quantdrift.base.text import some
+
+_TOKENIZER = re.compile(r"\w+(Tokenizer|Backend)(Fast)?")
+
+
+def _tokenizer(name: str) -> str:
+    """Refuse a tokenizer that transformers does not know: it takes one with other rules."""
+    from transformers.models.auto import tokenization_auto  # noqa: PLC0415 -- takes seconds to import
+
+    if not _TOKENIZER.fullmatch(name) or tokenization_auto.tokenizer_class_from_name(name) is None:
+        raise ValueError(f"expected a class of transformers, such as BertTokenizer; got {shown(name)}")
+    return name
+
+
+Prompt = Annotated[str, StringConstraints(max_length=1 << 16)]
+Size = Annotated[int, Field(ge=0, le=1 << 13)]
+Length = Annotated[int, Field(ge=1, le=1 << 24)]
+Activation = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^torch\.nn\.((modules\.linear\.)?Identity|(modules\.activation\.)?"
+        "(Tanh|ReLU6?|GELU|Sigmoid|SiLU|Softmax|LeakyReLU|ELU|Mish|Hardtanh|LogSigmoid))$"
+    ),
+]
+"""sentence-transformers calls any name below torch."""
+Feature = Literal["sentence_embedding", "token_embeddings", "causal_logits", "scores"]
+"""What a module reads or writes; under another name nothing would look for it."""
+
+
+class Listed(BaseModel):
+    """Settings of which every key is listed."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class Open(BaseModel):
+    """Settings of which a few keys have a type or a range."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class Versioned(Listed):
+    """Settings that say which versions of libraries wrote them."""
+
+    version: Any = Field(None, alias="__version__")
+
+
+def _schema(keys: str = "", base: type[BaseModel] = Listed, **typed: Any) -> type[BaseModel]:
+    """A schema with keys that libraries check by themselves, and keys with types; each may be missing, or null."""
+    fields: dict[str, Any] = dict.fromkeys(keys.split(), (Any, None))
+    fields |= {key: (kind | None, None) for key, kind in typed.items()}
+    return create_model("Settings", __base__=base, __module__=__name__, **fields)
+
+
+# --- the model as a whole, config_sentence_transformers.json --------------------------------------
+
+_MODEL = _schema(
+    "model_type requirements keep_in_fp32_modules",
+    base=Versioned,
+    activation_fn=Activation,
+    prompts=dict[str, Prompt | None],
+    default_prompt_name=str,
+    truncate_dim=Some,
+    similarity_fn_name=Literal["cosine", "dot", "euclidean", "manhattan"],
+)
+_ROWS = _schema(
+    "do_query_expansion query_expansion attend_to_expansion_tokens skiplist_words",
+    base=_MODEL,
+    query_prefix=Prompt,
+    document_prefix=Prompt,
+    query_length=Some,
+    document_length=Some,
+    max_active_dims=Some,
+)
+_MAX_SIM = Literal["maxsim", "meanmaxsim", "MaxSim", "cosine", "dot"]
+"""PyLate's names stand for the first."""
+MODELS: Mapping[str, type[BaseModel]] = {
+    "SentenceTransformer": _MODEL,
+    "CrossEncoder": _MODEL,
+    "SparseEncoder": _ROWS,
+    "MultiVectorEncoder": _schema(base=_ROWS, similarity_fn_name=_MAX_SIM),
+}
+"""Schemas by the class of sentence-transformers; for a similarity that it does not know it takes its own."""
+
+# --- a transformer --------------------------------------------------------------------------------
+
+_MODEL_ARGUMENTS = _schema("attn_implementation dtype torch_dtype trust_remote_code")  # the dtype is set by us
+_CONFIG_ARGUMENTS = _schema("use_cache is_causal is_decoder attn_implementation trust_remote_code")
+_TOKENIZER_ARGUMENTS = _schema(
+    "model_max_length padding_side truncation_side use_fast do_lower_case add_eos_token add_bos_token "
+    "clean_up_tokenization_spaces min_pixels max_pixels trust_remote_code"
+)
+_MODALITY: Any = _schema(base=Open, method=Annotated[str, StringConstraints(pattern="^(forward|get_[a-z]+_features)$")])
+_PROCESSING: Any = _schema(base=Open, max_length=Length, pad_to_multiple_of=Size)
+TRANSFORMER = _schema(
+    max_seq_length=Some,
+    do_lower_case=bool,
+    unpad_inputs=bool,
+    transformer_task=Literal[
+        "feature-extraction", "sequence-classification", "text-generation", "any-to-any", "fill-mask", "retrieval"
+    ],
+    module_output_name=Feature,
+    modality_config=dict[str, _MODALITY],
+    processing_kwargs=dict[str, _PROCESSING],
+    model_args=_MODEL_ARGUMENTS,
+    model_kwargs=_MODEL_ARGUMENTS,
+    config_args=_CONFIG_ARGUMENTS,
+    config_kwargs=_CONFIG_ARGUMENTS,
+    tokenizer_args=_TOKENIZER_ARGUMENTS,
+    processor_kwargs=_TOKENIZER_ARGUMENTS,
+)
+"""What sentence-transformers keeps of a transformer; arguments for transformers have an old name and a new one."""
+CONFIG = _schema(
+    base=Open,
+    tokenizer_class=Annotated[str, AfterValidator(_tokenizer)],
+    sbert_ce_default_activation_function=Activation,
+    sentence_transformers=_schema(base=Open, activation_fn=Activation),
+    transformers_weights=Literal[None],  # by these from_pretrained reads other files, and fuses layers
+    fusion_config=Literal[None],
+)
+"""What transformers keeps of it."""
+
+# --- other modules --------------------------------------------------------------------------------
+
+_DIMENSIONS = "embedding_dimension word_embedding_dimension"
+MODULES: Mapping[str, type[BaseModel] | None] = {
+    "Transformer": None,
+    "CLIPModel": None,
+    "StaticEmbedding": None,
+    "MLMTransformer": None,
+    "Pooling": _schema(
+        f"{_DIMENSIONS} pooling_mode include_prompt pooling_mode_cls_token pooling_mode_mean_tokens "
+        "pooling_mode_max_tokens pooling_mode_mean_sqrt_len_tokens pooling_mode_weightedmean_tokens "
+        "pooling_mode_lasttoken"
+    ),
+    "Dense": _schema(
+        "in_features out_features bias use_residual",
+        activation_function=Activation,
+        module_input_name=Feature,
+        module_output_name=Feature,
+    ),
+    "Normalize": _schema(module_input_name=Feature, module_output_name=Feature),
+    "LayerNorm": _schema("dimension"),
+    "Dropout": _schema("dropout"),
+    "WeightedLayerPooling": _schema(f"{_DIMENSIONS} layer_start num_hidden_layers layer_weights"),
+    "MultiVectorMask": _schema("skiplist_words skiplist_tasks keep_only_token_ids"),
+    "HierarchicalTokenPooling": _schema("pool_factor num_protected_tokens normalize_embeddings tasks"),
+    "SpladePooling": _schema(f"{_DIMENSIONS} pooling_strategy activation_function"),
+    "SparseAutoEncoder": _schema("input_dim hidden_dim k k_aux normalize dead_threshold"),
+    "LogitScore": _schema("true_token_id false_token_id", module_input_name=Feature),
+}
+"""Modules of sentence-transformers that are loaded, and their settings; None where transformers reads these."""
+
+# --- an adapter, adapter_config.json --------------------------------------------------------------
+
+
+class Lora(Listed):
+    """Settings that every LoRA adapter has."""
+
+    peft_type: Literal["LORA"]
+    base_model_name_or_path: str
+
+
+ADAPTER = _schema(
+    "alpha_pattern bias exclude_modules fan_in_fan_out inference_mode layers_pattern layers_to_transform lora_alpha "
+    "lora_bias lora_dropout megatron_core peft_version qalora_group_size r rank_pattern revision target_modules "
+    "task_type use_dora use_rslora",
+    base=Lora,
+    init_lora_weights=Literal[True, "gaussian", "orthogonal"],  # others change the weights of its base
+)
+"""What an adapter may say that is no default of its library; what other keys do is not known here."""
+
+
+def check_settings(
+    settings: Mapping[str, Any], kind: type[BaseModel], where: str, do: str = "Correct it, or take it out"
+) -> Any:
+    """Return settings as their schema has them.
+
+    Raises:
+        UnsupportedError: a key is not listed, or a value is of another type or out of range.
+    """
+    try:
+        return kind.model_validate(settings)
+    except ValidationError as error:
+        problems = error.errors()
+        others = [".".join(map(str, problem["loc"])) for problem in problems if problem["type"] == "extra_forbidden"]
+        if others:
+            raise UnsupportedError(
+                f"{where} sets {some(map(shown, others))}, which no file of a model decides here: it may change how "
+                f"weights are read, or what is computed. {do}"
+            ) from error
+        raise UnsupportedError(f"{where} cannot be used: {clean(problem_of(error))}. {do}") from error
