@@ -18,12 +18,14 @@ from typing import Any, Literal
 from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest, read_bytes, write_text
+from quantdrift.base.registry import Registry
 from quantdrift.checkpoints.checkpoint import find_checkpoint
 from quantdrift.checkpoints.kinds import model_json
 from quantdrift.checkpoints.model_files import MODEL_FILES
 from quantdrift.checkpoints.named import resolve
 from quantdrift.data.streamed import STREAMED
 from quantdrift.encoders import KINDS, brought_for
+from quantdrift.metrics import FAMILIES
 from quantdrift.quantizers import QUANTIZERS
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import Spec, Versus, is_endpoint, stages_of
@@ -54,8 +56,12 @@ def libraries(pair: Spec | Versus) -> dict[str, str]:
 
 @cache
 def parts_of(pair: Spec | Versus) -> dict[str, str]:
-    """The versions of other packages whose parts take part in a pair, by the registries, whatever the parts declare."""
-    versions = MODEL_FILES.versions(*MODEL_FILES.values()) | STREAMED.versions(*STREAMED.values())
+    """The versions of other packages whose parts take part in a pair, by the registries, whatever the parts declare.
+
+    Their metrics do in every run, which stores them.
+    """
+    registries: tuple[Registry[Any], ...] = (MODEL_FILES, STREAMED, FAMILIES)
+    versions = dict(chain.from_iterable(each.versions(*each.values()).items() for each in registries))
     for name in names_of(pair):
         with suppress(QuantDriftError):  # in memory, on a server, or a file that no kind takes
             versions |= brought_for(resolve(name))

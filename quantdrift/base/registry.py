@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from pkgutil import iter_modules
 from traceback import extract_tb, walk_tb
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
@@ -54,7 +55,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     A module's name is the object's, with the joint for "_"; a module may have several, by name, and one without such
     an object is none. What another package gives and cannot be loaded is in `broken`, which `quantdrift doctor` tells:
-    the rest goes on working.
+    the rest goes on working. An object that has a name must be entered by it.
 
     Attributes:
         group: of the entry points, e.g. "quantdrift.features".
@@ -62,6 +63,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         attribute: name of the object in each.
         kind: what an object has to be.
         joint: what stands for "_" in names.
+        own: objects of ours that are there already: to look one up loads nothing.
         clash: why an object of another package cannot stand beside the others; None where it can.
         broken: names of entry points that give no such object, to the reason.
     """
@@ -70,15 +72,16 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self,
         group: str,
         *,
-        package: str | tuple[str, ...],
-        attribute: str,
+        package: str | tuple[str, ...] = (),
+        attribute: str = "",
         kind: type[Entry],
         joint: str = "-",
+        own: Mapping[str, Entry] = MappingProxyType({}),
         clash: Callable[[Mapping[str, Entry], Entry], str | None] = lambda *_: None,
     ) -> None:
         self.group, self.attribute, self.kind, self.joint = group, attribute, kind, joint
         self.within = (package,) if isinstance(package, str) else package
-        self.clash = clash
+        self.own, self.clash = own, clash
         self.broken: dict[str, str] = {}
         REGISTRIES[group] = self
 
@@ -97,7 +100,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     @cached_property
     def _entries(self) -> dict[str, Entry]:
-        entries: dict[str, Entry] = {}
+        entries = dict(self.own)
         for name, module in self._ours.items():
             entry: Any = getattr(import_module(module), self.attribute, None)
             entries |= entry if isinstance(entry, dict) else {} if entry is None else {name: entry}
@@ -125,24 +128,34 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return dict(package_of(self.points[name]) for name in names if name in self.points and name not in self.broken)
 
     @contextmanager
-    def tried(self, entry: Entry) -> Iterator[None]:
-        """Inside, an entry of another package is tried: what goes wrong is one line that names both.
+    def tried(
+        self,
+        entry: Entry,
+        raises: type[QuantDriftError] = UnsupportedError,
+        passes: tuple[type[Exception], ...] = (QuantDriftError, ModuleNotFoundError),
+    ) -> Iterator[None]:
+        """Inside, an entry of another package works: what goes wrong is one line that names both.
+
+        Args:
+            entry: of this registry.
+            raises: the error that has this line.
+            passes: errors on purpose; by default also a missing package, which is told with the extra that brings it.
 
         Raises:
-            UnsupportedError: something went wrong that was not raised on purpose.
+            QuantDriftError: something went wrong that was not raised on purpose.
         """
         try:
             yield
-        except (QuantDriftError, ModuleNotFoundError):  # the latter is told with the extra that brings it
+        except passes:
             raise
         except (Exception, SystemExit) as error:
             if not self.versions(entry):  # a fault of ours is told as what it is
                 raise
             name = next(name for name, other in self.items() if other is entry)
             at = extract_tb(error.__traceback__)[-1]
-            raise UnsupportedError(
-                f"{name!r} of {self.group}, from the package {' '.join(package_of(self.points[name]))}, failed on a "
-                f"trial: {type(error).__name__}: {error} ({Path(at.filename).name}, line {at.lineno}). Tell whoever "
+            raise raises(
+                f"{name!r} of {self.group}, from the package {' '.join(package_of(self.points[name]))}, failed: "
+                f"{type(error).__name__}: {error!s:.500} ({Path(at.filename).name}, line {at.lineno}). Tell whoever "
                 "maintains it, or leave it out"
             ) from error
 
@@ -154,6 +167,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         entry = point.load()
         if not isinstance(entry, self.kind):
             raise TypeError(f"expected {self.kind.__name__}, got {entry!r:.80}")
+        if (called := getattr(entry, "name", name)) != name:
+            raise ValueError(f"it is called {called!r}, and its entry point {name!r}; expected one name")
         if (why := self.clash(entries, entry)) is not None:
             raise ValueError(why)
         return entry
@@ -165,7 +180,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return self._ours.get(name) or self.points[name].module
 
     def __getitem__(self, name: str) -> Entry:
-        return self._entries[name]
+        return self.own[name] if name in self.own else self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

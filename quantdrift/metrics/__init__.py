@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import ranking, relevance, trusted  # noqa: F401 -- they define the families
 from quantdrift.metrics.base import (
+    BUILT_IN,
     FAMILIES,
     SECTIONS,
     Family,
@@ -17,11 +18,13 @@ from quantdrift.metrics.base import (
     Slice,
     estimates,
     members,
+    metric,
     parse_metric,
 )
 from quantdrift.statistics.estimates import Estimate
 
 __all__ = [
+    "BUILT_IN",
     "FAMILIES",
     "Family",
     "Metric",
@@ -31,12 +34,13 @@ __all__ = [
     "headline_metrics",
     "measure",
     "members",
+    "metric",
     "parse_metric",
     "staged_metrics",
 ]
 
-for _family in sorted(FAMILIES.values(), key=lambda family: SECTIONS.index(family.section)):
-    FAMILIES[_family.name] = FAMILIES.pop(_family.name)
+for _family in sorted(BUILT_IN.values(), key=lambda family: SECTIONS.index(family.section)):
+    BUILT_IN[_family.name] = BUILT_IN.pop(_family.name)
 
 
 def default_metrics() -> list[Metric]:

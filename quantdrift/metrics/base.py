@@ -5,14 +5,15 @@ Members are `gold_lost@10`, `change.ndcg@10` or `flip@1:separation=0.05..0.1`: a
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import QuantDriftError, UnknownNameError
+from quantdrift.base.registry import Registry
 from quantdrift.evidence.record import Evidence, Stage
 from quantdrift.statistics.estimates import (
     Estimate,
@@ -43,7 +44,8 @@ WhenCut = Literal["the same", "at least", "at most", "undefined"]
 """What a metric of lists that were cut short says of the whole ranking, as not all deltas are
 known."""
 
-SECTIONS = ("top of the list", "gap and perturbation", "stability check", "relevance", "whole ranking")
+OTHERS = "other packages"
+SECTIONS = ("top of the list", "gap and perturbation", "stability check", "relevance", "whole ranking", OTHERS)
 """Where a metric is listed, in this order."""
 
 PerInput = Callable[[Evidence, Any, Literal["candidate", "reference"]], NDArray[np.float64]]
@@ -62,7 +64,7 @@ class Family:
 
     Attributes:
         name: as it stands in a metric's string.
-        section: where it is listed.
+        section: where it is listed; that of other packages is the last.
         summary: one sentence.
         direction: which way is better.
         low: least possible value.
@@ -92,7 +94,7 @@ class Family:
     """
 
     name: str
-    section: str
+    section: str = OTHERS
     summary: str
     direction: Direction
     low: float
@@ -100,7 +102,7 @@ class Family:
     unit: Unit
     uncertainty: Uncertainty
     per_input: PerInput
-    undefined_when: str
+    undefined_when: str = "no input has a value"
     infinite_when: str = "no finite value"
     too_few: Callable[[Sequence[Evidence], float], str | None] | None = None
     needs_labels: bool = False
@@ -116,8 +118,31 @@ class Family:
     when_cut: WhenCut = "the same"
 
 
-FAMILIES: dict[str, Family] = {}
-"""Every family there is, by name, in the order of sections."""
+BUILT_IN: dict[str, Family] = {}
+"""The families of quantdrift itself, by name, in the order of sections."""
+_NAME = re.compile("[a-z]+(_[a-z]+)*")
+_TAKEN = re.compile(
+    "(candidate|reference|change|relative|codes|index|probe|right|wrong)_.*|n_inputs|spec|evidence|"
+    ".*_(low|high|least|most|median)"
+)
+"""Names whose keys in a harness could be those of other figures."""
+_ALLOWED = {"direction": Direction, "unit": Unit, "uncertainty": Uncertainty, "when_cut": WhenCut}
+
+
+def _refused(_: Mapping[str, Family], family: Family) -> str | None:
+    """Say why another package's family cannot be one; None where it can."""
+    if not _NAME.fullmatch(family.name) or _TAKEN.fullmatch(family.name):
+        return f"expected a name of letters and _ that does not begin or end as other keys do, got {family.name!r}"
+    for field, kinds in _ALLOWED.items():
+        if (value := getattr(family, field)) not in get_args(kinds):
+            return f"expected {field} to be one of {', '.join(get_args(kinds))}; got {value!r}"
+    if family.cutoff_is != "rank" or not family.low < family.high or not {*members(family)}:
+        return f"expected ranks for cut-offs and low < high; got a {family.cutoff_is}, {family.low} and {family.high}"
+    return None
+
+
+FAMILIES: Registry[Family] = Registry("quantdrift.metrics", own=BUILT_IN, kind=Family, clash=_refused)
+"""Every family there is, by name, in the order of sections; other packages' are loaded where all are asked for."""
 
 _KINDS: dict[str, dict[str, Any]] = {
     "rate": {"low": 0, "high": 1, "unit": "rate", "uncertainty": "wilson"},
@@ -126,16 +151,29 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def define(name: str, summary: str = "", *, kind: str = "rate", **fields: Any) -> Callable[[Values], Values]:
-    """Decorate the function that gives a metric's values per input: the family is there by its name.
+def metric(name: str, summary: str = "", *, kind: str = "rate", **fields: Any) -> Callable[[PerInput], Family]:
+    """Decorate the function that gives a metric's values per input: the metric stands in its place.
 
-    Its summary is the first line of the function's docstring, if none is given.
+    Args:
+        name: as it stands in the metric's string.
+        summary: one sentence; the first line of the function's docstring, if none is given.
+        kind: "rate" (0 or 1 per input), "mean" (0 to 1 per input) or "median" (of what is 0 or more).
+        fields: others of `Family`, which go before what the kind says; `direction` is needed.
     """
 
-    def decorate(per_input: Values) -> Values:
+    def decorate(per_input: PerInput) -> Family:
         line = (per_input.__doc__ or "").partition("\n")[0].rstrip(".")
         sentence = summary or line[:1].lower() + line[1:]
-        FAMILIES[name] = Family(name=name, summary=sentence, per_input=per_input, **_KINDS[kind] | fields)
+        return Family(name=name, summary=sentence, per_input=per_input, **_KINDS[kind] | fields)
+
+    return decorate
+
+
+def define(name: str, summary: str = "", **fields: Any) -> Callable[[Values], Values]:
+    """Decorate as `metric` does, for a metric of quantdrift itself, which is there by its name; the function stays."""
+
+    def decorate(per_input: Values) -> Values:
+        BUILT_IN[name] = metric(name, summary, **fields)(per_input)
         return per_input
 
     return decorate
@@ -228,6 +266,8 @@ def _shortest(number: float) -> str:
     return str(int(number)) if number == int(number) else repr(float(number))
 
 
+_ROUNDING = 1e-9
+"""Distance beyond its range at which a value is still in it."""
 _PERCENTILES = 100
 _MEDIAN = 50
 _NO_INDEX = "no approximate index was searched whose codes can be asked for all scores"
@@ -435,7 +475,15 @@ class Metric:
         return borne_out(estimate, values) if self.arm == "change" else estimate
 
     def _arm(self, evidence: Evidence, arm: Any) -> NDArray[np.float64]:
-        values = self.family.per_input(evidence, self.cutoff, arm)
+        family = self.family
+        with FAMILIES.tried(family, MetricError, (MetricError,)):  # whatever another package's fails by is told
+            values = np.asarray(family.per_input(evidence, self.cutoff, arm), dtype=np.float64)
+            if values.shape != (evidence.n_inputs,):
+                raise ValueError(f"expected {evidence.n_inputs} values, got an array of shape {values.shape}")
+            possible = (values >= family.low - _ROUNDING) & (values <= family.high + _ROUNDING)
+            possible &= (family.uncertainty != "wilson") | (values == 0) | (values == 1)
+            if not (possible | np.isnan(values)).all():
+                raise ValueError(f"expected a {family.unit} from {family.low:g} to {family.high:g} or NaN, got another")
         return values if self.where is None else np.where(self.where.of(evidence), values, np.nan)
 
     def _check_depth(self, evidence: Evidence) -> None:
@@ -517,7 +565,9 @@ def _one(text: str) -> Metric:
     match = _ONE.fullmatch(text)
     if match is None or match["name"] not in FAMILIES:
         names = [str(member) for family in FAMILIES.values() for member in members(family)]
-        raise UnknownNameError("metric", text, names, hint="(quantdrift list metrics shows all)")
+        broken = match is not None and match["name"] in FAMILIES.broken
+        hint = "(quantdrift doctor says why it is broken)" if broken else "(quantdrift list metrics shows all)"
+        raise UnknownNameError("metric", text, names, hint=hint)
     arm = cast(Arm, match["arm"] or "candidate")
     level = "." in (match["k"] or "")
     cutoff = float(match["k"]) if level else int(match["k"] or 0)

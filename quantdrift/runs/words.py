@@ -35,13 +35,15 @@ def estimates_of(record: Record) -> dict[str, Estimate]:
 
 def headlines(record: Record) -> dict[str, Estimate]:
     """The metrics of a run that people look at first."""
-    from quantdrift.metrics import headline_metrics  # noqa: PLC0415 -- scipy
+    from quantdrift.metrics import BUILT_IN, headline_metrics  # noqa: PLC0415 -- scipy
 
-    wanted = _OF_CLASSES if classifies(record) else {str(metric) for metric in headline_metrics()}
+    classes = classifies(record)
+    first = [metric for metric in headline_metrics() if not classes or metric.family.name not in BUILT_IN]
+    wanted = (_OF_CLASSES if classes else set()) | {*map(str, first)}
     return {
         name: estimate
         for name, estimate in estimates_of(record).items()
-        if name in wanted or (classifies(record) and name.split("@")[0] in wanted)
+        if name in wanted or (classes and name.split("@")[0] in wanted)
     }
 
 

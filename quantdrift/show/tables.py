@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from quantdrift.base.display import clean, shorten
-from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError, UnknownNameError
 
 if TYPE_CHECKING:
     from quantdrift.metrics import Metric
@@ -145,21 +146,31 @@ def _csv_cell(value: Any) -> Any:
 
 
 def metric_grid(estimates: Mapping[str, Estimate], title: str = "") -> Grid:
-    """Value and interval of every metric; on a terminal its meaning too, and what is undefined for one reason once."""
+    """Value and interval of every metric; on a terminal its meaning too, and what is undefined for one reason once.
+
+    A run has metrics of the packages that were installed where it was measured.
+    """
     from quantdrift.metrics import parse_metric  # noqa: PLC0415 -- scipy
     from quantdrift.metrics.numbers import has_value, show, show_interval  # noqa: PLC0415
 
+    metrics: dict[str, Metric] = {}
+    for name in estimates:
+        with suppress(UnknownNameError):
+            metrics[name] = parse_metric(name)
+
     def reason(item: tuple[str, Estimate]) -> str:
+        if item[0] not in metrics:
+            return "no package that is installed here has this metric"
         return "" if has_value(item[1]) else str(item[1].to_json()["reason"])
 
     head, rows, meanings, explained = ["metric", "value", "95 % interval", "n"], [], [], ""
     for why, group in groupby(estimates.items(), key=reason):
         items = list(group)
         for name, estimate in items:
-            metric = parse_metric(name)
-            row = [name, show(metric, estimate), why or show_interval(metric, estimate), f"{estimate.n:,}"]
-            rows.append(row)
-            if not why:  # members of a family stand beside each other: one explanation for all of them
+            metric = metrics.get(name)
+            told = ("-", why) if metric is None else (show(metric, estimate), why or show_interval(metric, estimate))
+            rows.append(row := [name, *told, f"{estimate.n:,}"])
+            if metric and not why:  # members of a family stand beside each other: one explanation for all of them
                 meanings.append([*row, metric.family.summary if metric.family.name != explained else ""])
                 explained = metric.family.name
         if why:

@@ -1,0 +1,212 @@
+"""The package of docs/guides/extending.md, taken from that very page, at work in every command."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+
+from faults.processes import Forks
+from integration.test_somebody_elses import Says, says
+from support.packages import install
+from support.places import ROOT
+from support.tiny_command_line import corpora, one_thread, place
+
+__all__ = ["corpora", "one_thread", "place"]
+
+PAGE = (ROOT / "docs" / "guides" / "extending.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"((?:[^\n]+\n)+)\n```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+"""A paragraph, and the block behind it."""
+
+
+def package() -> tuple[dict[str, str], dict[str, dict[str, str]], dict[str, Any]]:
+    """The files of the page, its entry points by group and name, and the settings of setuptools."""
+    files: dict[str, str] = {}
+    points: dict[str, dict[str, str]] = {}
+    setup: dict[str, Any] = {}
+    for before, language, block in BLOCK.findall(PAGE):
+        if language == "toml":
+            read = tomllib.loads(block)
+            setup |= read.get("tool", {}).get("setuptools", {})
+            for group, of in read.get("project", {}).get("entry-points", {}).items():
+                points.setdefault(group, {}).update(of)
+        else:
+            (name,) = re.findall(r"`(drift_\w+(?:/\w+)?\.py)`", before)
+            files[name] = block
+    return files, points, setup
+
+
+FILES, POINTS, SETUP = package()
+
+
+def test_the_page_lists_the_files_that_it_shows() -> None:
+    assert {*FILES} == {f"{name}.py" for name in SETUP["py-modules"]} | {
+        f"{name}/{file}.py" for name in SETUP["packages"] for file in ("__init__", "command")
+    }
+    assert sum(map(len, POINTS.values())) == 7
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where it is installed."""
+    site = tmp_path_factory.mktemp("site")
+    install(site, "drift-parts", FILES, POINTS, version="0.1")
+    return site
+
+
+def site_first(site: Path) -> dict[str, str]:
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "QUANTDRIFT_CACHE": "off"}
+
+
+@pytest.fixture(scope="module")
+def forks(site: Path) -> Iterator[Forks]:
+    with Forks(site, **site_first(site)) as forks:
+        yield forks
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tests of this file work, one behind the other."""
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture
+def quantdrift(forks: Forks, folder: Path) -> Says:
+    return partial(says, forks, cwd=folder)
+
+
+SPEC = "tiny@W3-powers+decimals=1+norms=1"
+
+
+@pytest.fixture(scope="module")
+def run(forks: Forks, folder: Path, place: Path) -> dict[str, Any]:
+    """A run with a quantizer, a stage of either kind and a metric of the page."""
+    words = ("run", place / SPEC, "--data", place / "a", "--out", "run", "--json", "--quiet")
+    record: dict[str, Any] = json.loads(says(forks, *words, cwd=folder))
+    return record
+
+
+def test_run(run: dict[str, Any], quantdrift: Says, place: Path) -> None:
+    assert run["parts"] == {"drift-parts": "0.1"}
+    assert run["quantization"]["backend"] == "drift-parts"
+    assert (run["quantization"]["norms"], run["deployment"]["decimals"]) == (5, 1)
+    lost = run["metrics"]["first_lost@5"]
+    assert 0 < lost["value"] <= run["metrics"]["flip@1"]["value"]
+    assert 0 < lost["low"] < lost["value"]
+    told = quantdrift("run", place / SPEC, "--data", place / "a", "--out", "run", "--quiet")
+    assert "first_lost@5" in told  # a headline
+    assert "outputs of 5 norms are rounded" in told
+    plain = json.loads(quantdrift("run", place / "tiny@W3-rtn", "--data", place / "a", "--json", "--quiet"))
+    assert plain["parts"] == {"drift-parts": "0.1"}  # which computed one of its metrics
+
+
+def test_metrics_report_gate_and_the_command(run: dict[str, Any], quantdrift: Says, folder: Path) -> None:
+    lost = run["metrics"]["first_lost@5"]
+    again = json.loads(quantdrift("metrics", "run", "-m", "first_lost@5", "-m", "first_lost@3", "--json"))
+    assert again["metrics"]["first_lost@5"] == lost
+    assert again["metrics"]["first_lost@3"]["value"] >= lost["value"]
+    quantdrift("report", "run", "-o", "run.html")
+    assert "first_lost@5" in (folder / "run.html").read_text(encoding="utf-8")
+    for limit, code in ((0.0, 1), (1.0, 0)):
+        judged = quantdrift("gate", "run", "--rule", f"first_lost@5 <= {limit}", code=code)
+        assert code or "first_lost@5" in judged
+    names = json.loads(quantdrift("changed", "run", "--json"))
+    assert len(names) == round(run["metrics"]["flip@1"]["value"] * run["metrics"]["flip@1"]["n"])
+
+
+def test_doctor_and_lists(quantdrift: Says) -> None:
+    told = json.loads(quantdrift("doctor", "--json"))
+    assert not [line for line in told["advice"] if "cannot be used" in line]
+    (note,) = (part["note"] for part in told["components"] if part["name"] == "drift-parts")
+    assert {*note.removeprefix("brings ").split(", ")} == {f"{name} of {of}" for of in POINTS for name in POINTS[of]}
+    assert "share of inputs whose reference top-1 is not among" in " ".join(quantdrift("list", "metrics").split())
+
+
+def test_the_format(quantdrift: Says, folder: Path) -> None:
+    (folder / "a.txt").write_text("#lines\nq1 d1 d2 d3\nq2 d2 d1 d3\n")
+    (folder / "b.txt").write_text("#lines\nq1 d2 d1 d3\nq2 d2 d1 d3\n")
+    (part,) = json.loads(quantdrift("diff", "a.txt", "b.txt", "-m", "first_lost@1", "--json"))["parts"]
+    assert part["metrics"]["first_lost@1"]["value"] == 0.5
+
+
+@pytest.mark.slow
+def test_study(quantdrift: Says, folder: Path, place: Path) -> None:
+    (folder / "words").mkdir()
+    (folder / "words" / "words.json").write_text('{"size": 64}')
+    study = {
+        "models": [str(place / "tiny"), {"model": "./words", "name": "words"}],
+        "schemes": ["W3-powers", "fp+decimals=1"],
+        "data": [str(place / "a")],
+    }
+    (folder / "study.yaml").write_text(json.dumps({**study, "settings": {"k": 10}}))
+    quantdrift("study", "run", "study.yaml", "--out", "cells", "--quiet")
+    words = ("-m", "first_lost@5", "--pooled", "first_lost@5", "--json")
+    shown = json.loads(quantdrift("study", "results", "study.yaml", "--out", "cells", *words))
+    assert [cell["first_lost@5"] is None for cell in shown["cells"]] == [False] * 4
+    assert shown["pooled"][0]["scheme"] == "fp+decimals=1"
+    quantdrift("report", "cells", "-o", "cells.html")
+
+
+@pytest.mark.slow
+def test_waterfall_and_repair(quantdrift: Says, place: Path) -> None:
+    data = ("--data", place / "a", "--json", "--quiet")
+    fall = json.loads(quantdrift("waterfall", place / SPEC, *data))["waterfalls"][0]
+    assert [stage["name"] for stage in fall["stages"]] == ["weights", "decimals", "norms"]
+    mended = json.loads(quantdrift("repair", place / "tiny@W3", *data, "--quantizers", "rtn,powers"))
+    assert any("powers" in each["scheme"] for each in mended["tried"])
+    assert any("+norms=1" in each["scheme"] for each in mended["deployments"])
+
+
+@pytest.mark.slow
+def test_mteb(forks: Forks, folder: Path, place: Path) -> None:
+    pytest.importorskip("mteb", reason="the extra 'mteb' is not installed")
+    model = f"quantdrift:{place / 'tiny'}@W3-powers+decimals=1"
+    words = ("mteb", "run", "--model", model, "-t", "PythonDocsSmall", "--output-folder", "OUT")
+    code, printed = forks.run(*words, cwd=folder, QUANTDRIFT_METRICS="first_lost@3", HF_HUB_OFFLINE="1")
+    assert code == 0, printed
+    (result,) = folder.glob("OUT/results/*/*/PythonDocsSmall.json")
+    (scores,) = json.loads(result.read_text())["scores"]["test"]
+    assert 0 < scores["drift_first_lost_at_5"] <= scores["drift_first_lost_at_3"] <= scores["drift_flip_at_1"]
+    assert scores["drift_first_lost_at_5_low"] > 0
+
+
+BEIR = """
+import json, sys
+from beir.retrieval.evaluation import EvaluateRetrieval
+from beir.retrieval.search.dense import DenseRetrievalExactSearch
+from beir.retrieval import models
+from quantdrift_beir import QuantizedPair
+
+corpus, queries = ({row["_id"]: row for row in map(json.loads, open(f"{sys.argv[2]}/{name}.jsonl"))}
+                   for name in ("corpus", "queries"))
+queries = {name: row["text"] for name, row in queries.items()}
+pair = QuantizedPair(models.SentenceBERT(sys.argv[1]), "W3-powers+decimals=1")
+evaluator = EvaluateRetrieval(DenseRetrievalExactSearch(pair, batch_size=8), score_function="cos_sim")
+results = evaluator.retrieve(corpus, queries)
+qrels = {name: {next(iter(corpus)): 1} for name in queries}
+found = EvaluateRetrieval.evaluate_custom(qrels, results, [3, 5], metric="first_lost")
+found["stored"] = results.drift["first_lost@5"].value
+results.save("beir", qrels=qrels)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_beir(site: Path, folder: Path, place: Path) -> None:
+    pytest.importorskip("beir", reason="the extra 'beir' is not installed")
+    line = [sys.executable, "-c", BEIR, str(place / "tiny"), str(place / "a")]
+    ended = subprocess.run(line, cwd=folder, env=site_first(site), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert 0 < found["first_lost@5"] == found["stored"] <= found["first_lost@3"]
+    assert json.loads((folder / "beir" / "run.json").read_text())["parts"] == {"drift-parts": "0.1"}
