@@ -99,7 +99,7 @@ def _told_by_the_run(record: Record, tolerances: Tolerances) -> Iterator[str]:
     """An arm that tells nothing apart, as the measurement found."""
     del tolerances
     found = (record.get("data") or {}).get("forbids") or {}
-    yield from (f"{sentence[0].upper()}{sentence[1:]}." for code, sentence in found.items() if code != _CHANCE)
+    yield from (f"{sentence[:1].upper()}{sentence[1:]}." for code, sentence in found.items() if code != _CHANCE)
 
 
 def _finds_itself(record: Record, tolerances: Tolerances) -> Iterator[str]:
@@ -298,7 +298,11 @@ def _mend_of(record: Record, scheme: Scheme, stage: str | None) -> Mend | None:
 
 _BATCH = 32
 """Inputs in a batch where nobody says."""
-_TAKES = {"run": {"limit", "shortlist", "classes", "dtype"}, "repair": {"classes", "dtype"}, "waterfall": {"dtype"}}
+_TAKES = {
+    "run": {"limit", "shortlist", "classes", "shards", "prompts", "revision", "trust"},
+    "repair": {"classes", "prompts", "revision", "trust"},
+    "waterfall": set[str](),
+}
 """What the data of a command may be, and which options it has beside theirs."""
 
 
@@ -308,25 +312,30 @@ def typed(record: Record, command: str, spec: str) -> str:
 
     data, settings, takes = record.get("data") or {}, record.get("settings") or {}, _TAKES.get(command, set())
     path, limit, shortlist = data.get("path"), data.get("limit"), data.get("shortlist")
+    dtype = str(settings.get("dtype") or "float32").removeprefix("torch.")
+    asked = {
+        "shortlist": shortlist,
+        "classes": classifies(record),
+        "revision": (record.get("model") or {}).get("revision"),
+        "prompts": settings.get("query_prompt") or settings.get("document_prompt"),
+        "shards": data.get("shards"),
+        "trust": settings.get("trust_remote_code"),
+        # what is made of other data, or read by a harness, has no option that names it
+        "other": data.get("harness") or data.get("corpus_size") or data.get("kind") not in {None, "classification"},
+    }
     here = path or data.get("name") in task_names()
-    if not command or data.get("harness") or not here:
-        return ""
-    if any(held and what not in takes for what, held in (("shortlist", shortlist), ("classes", classifies(record)))):
-        return ""
-    dtype, revision = (
-        str(settings.get("dtype") or "float32").removeprefix("torch."),
-        (record.get("model") or {}).get("revision"),
-    )
-    if revision and command == "waterfall":
+    if not command or not here or any(held and what not in takes for what, held in asked.items()):
         return ""
     words = ["quantdrift", command, spec, *(("--data", path) if path else ("--task", data["name"]))]
     words += ["--split", data["split"]] if data.get("split") not in {None, "test"} else []
-    words += ["--shortlist", shortlist["path"], "--top", str(settings["shortlist"]["top"])] if shortlist else []
-    words += ["--limit", str(limit["n"])] if limit and "limit" in takes else []
+    if shortlist:
+        top = (settings.get("shortlist") or {}).get("top")
+        words += ["--shortlist", shortlist.get("path"), *(["--top", top] if top else [])]
+    words += ["--limit", limit.get("n")] if limit and "limit" in takes else []
     words += ["--dtype", dtype] if dtype != "float32" else []
-    words += ["--revision", revision] if revision else []
+    words += ["--revision", asked["revision"]] if asked["revision"] else []
     words += ["--keep-own-ids"] if settings.get("own_ids") == "kept" else []
     words += ["--batch-size", settings["batch_size"]] if settings.get("batch_size", _BATCH) != _BATCH else []
-    for name in ("query_prompt", "document_prompt") if command != "waterfall" else ():
+    for name in ("query_prompt", "document_prompt"):
         words += [f"--{name.replace('_', '-')}", settings[name]] if settings.get(name) else []
-    return shlex.join(map(str, words)) + " --trust-remote-code" * bool(settings.get("trust_remote_code"))
+    return shlex.join(map(str, words)) + " --trust-remote-code" * bool(asked["trust"])

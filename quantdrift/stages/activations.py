@@ -22,7 +22,7 @@ def _lines(activations: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _mend(scheme: Scheme) -> Mend:
-    if input_scale(scheme) != "tensor":
+    if input_scale(scheme) != "tensor" or "token" not in QUANTIZERS[scheme.quantizer].ranges:
         return Mend(what="Leave the inputs of the layers at full precision.")
     finer = scheme.with_option("act", "token")
     return Mend(what="Give each token a scale of its own.", scheme=finer, command="run")

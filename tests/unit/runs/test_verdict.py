@@ -114,6 +114,7 @@ def test_tolerances_of_the_record_decide_unless_others_are_given() -> None:
 
 SPECS = (
     *("W4", "W8", "W3-channel-gptq", "W4A8", "W4A8+act=token", "W16A8", "W8A8-llm_int8", "W4-nf4", "W4-nvfp4"),
+    *("W4A4-nvfp4", "W8A8-fp8", "W8A8-fp8_tensor", "W8A8-mxfp8", "W8A8-int8", "W16A4-nvfp4", "W4-mxfp4"),
     *("W4+query", "W3.5-gptq+gap", "W4+table=8", "fp+table=4", "fp+dtype=bf16", "W4+dtype=bf16", "W4+tuned"),
     *("fp+emb=int8", "fp+emb=binary", "fp+emb=int8+rescore=4", "fp+dim=64", "W4+emb=int8", "fp+emb=int8+dim=64"),
     *("fp+index=HNSW32", "fp+index=IVF64,PQ16", "fp+index=SQ8", "fp+index=PQ16+rescore=2", "fp+emb=int8+index=HNSW32"),
@@ -175,6 +176,8 @@ def test_advice_makes_what_was_measured() -> None:
     assert shlex.split(command)[3:] == [*options, "--batch-size", "1", "--trust-remote-code"]
     assert verdict({**record, "data": {"name": "in memory"}}).command == ""
     assert verdict({**record, "data": {**record["data"], "shortlist": {"path": "r"}}}).command == ""
+    for held in ({"kind": "self-retrieval"}, {"shards": 3}, {"corpus_size": {"n": 5, "of": 9}}, {"harness": "mteb"}):
+        assert verdict({**record, "data": {**record["data"], **held}}).command == ""
     record["spec"] = "not a spec"
     assert verdict(record).next == ""
 
