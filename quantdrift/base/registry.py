@@ -105,6 +105,10 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             entry: Any = getattr(import_module(module), self.attribute, None)
             entries |= entry if isinstance(entry, dict) else {} if entry is None else {name: entry}
         for name, point in self.points.items():
+            brought = {package_of(one)[0] for one in entry_points(group=self.group) if one.name == name}
+            if len(brought) > 1:  # whichever came last would be taken
+                self.broken[name] = f"ValueError: {' and '.join(sorted(brought))} have one of that name; uninstall one"
+                continue
             try:
                 entries[name] = self._loaded(name, point, entries)
             except KeyboardInterrupt:

@@ -137,6 +137,8 @@ CONFIG = _schema(
 
 # --- other modules --------------------------------------------------------------------------------
 
+_Width = Annotated[int, Field(ge=1, le=1 << 14)]
+"""Numbers by which a matrix is made before its file is looked into: at most 1 GiB."""
 _DIMENSIONS = "embedding_dimension word_embedding_dimension"
 MODULES: Mapping[str, type[BaseModel] | None] = {
     "Transformer": None,
@@ -149,19 +151,21 @@ MODULES: Mapping[str, type[BaseModel] | None] = {
         "pooling_mode_lasttoken"
     ),
     "Dense": _schema(
-        "in_features out_features bias use_residual",
+        "bias use_residual",
+        in_features=_Width,
+        out_features=_Width,
         activation_function=Activation,
         module_input_name=Feature,
         module_output_name=Feature,
     ),
     "Normalize": _schema(module_input_name=Feature, module_output_name=Feature),
-    "LayerNorm": _schema("dimension"),
+    "LayerNorm": _schema(dimension=_Width),
     "Dropout": _schema("dropout"),
     "WeightedLayerPooling": _schema(f"{_DIMENSIONS} layer_start num_hidden_layers layer_weights"),
     "MultiVectorMask": _schema("skiplist_words skiplist_tasks keep_only_token_ids"),
     "HierarchicalTokenPooling": _schema("pool_factor num_protected_tokens normalize_embeddings tasks"),
     "SpladePooling": _schema(f"{_DIMENSIONS} pooling_strategy activation_function"),
-    "SparseAutoEncoder": _schema("input_dim hidden_dim k k_aux normalize dead_threshold"),
+    "SparseAutoEncoder": _schema("k k_aux normalize dead_threshold", input_dim=_Width, hidden_dim=_Width),
     "LogitScore": _schema("true_token_id false_token_id", module_input_name=Feature),
 }
 """Modules of sentence-transformers that are loaded, and their settings; None where transformers reads these."""

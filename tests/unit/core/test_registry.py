@@ -46,6 +46,13 @@ def test_whatever_another_package_does_on_import_is_told_and_the_rest_goes_on(ma
     assert made.broken["exits"] == "SystemExit: 7"
 
 
+@pytest.mark.parametrize("made", [["fine"]], indirect=True)
+def test_of_two_packages_with_one_name_neither_is_taken(made: Registry[str], tmp_path: Path) -> None:
+    install(tmp_path, "of-another", {"another.py": "ENTRY = 'other'"}, {GROUP: {"fine": "another:ENTRY"}})
+    assert dict(made) == {}
+    assert "of-another and of-fine" in made.broken["fine"]
+
+
 @pytest.mark.parametrize("made", [["stops"]], indirect=True)
 def test_ctrl_c_passes(made: Registry[str]) -> None:
     with pytest.raises(KeyboardInterrupt):

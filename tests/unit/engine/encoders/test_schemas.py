@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.encoders.schemas import CONFIG, MODELS, TRANSFORMER, check_settings
+from quantdrift.engine.encoders.schemas import CONFIG, MODELS, MODULES, TRANSFORMER, check_settings
 
 MODEL = MODELS["SentenceTransformer"]
 
@@ -30,6 +30,7 @@ MODEL = MODELS["SentenceTransformer"]
                 {"sbert_ce_default_activation_function": "torch.hub.os.getpid"},
             )
         ),
+        (MODULES["Dense"], {"in_features": 100_000, "out_features": 100_000}, "in_features"),
         (TRANSFORMER, {"transformer_task": "x"}, "transformer_task"),
         (TRANSFORMER, {"module_output_name": "x"}, "module_output_name"),
         (TRANSFORMER, {"processing_kwargs": {"text": {"max_length": 10**9}}}, "max_length"),
