@@ -12,7 +12,8 @@ const LONG = 32; // letters of a cell that is broken into lines
 const VERDICTS = {
   pass: "good", better: "good", "no worse": "good", fail: "bad", worse: "bad", error: "bad", damaged: "bad", failed: "bad",
   incomparable: "warn", underpowered: "warn",
-  "safe to deploy": "good", "changed, no harm shown": "warn", "harm shown": "bad", "too few inputs to tell": "plain",
+  "safe to deploy": "good", "answers stay": "good", "answers change": "warn", "answers change, right ones stay": "warn",
+  "right answers lost": "bad", "quality fell": "bad", open: "plain", "no verdict": "plain", "no answers": "plain",
 };
 const TONES = { harmful: "bad", neutral: "plain", beneficial: "good" };
 const NARROW = 480; // pixels of a chart below which its legend stands above it

@@ -1,5 +1,6 @@
 """The verdict on a run: what it says, what forbids it, and advice that works."""
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from quantdrift.spec.grammar import parse, parse_scheme
 from quantdrift.stages import STAGES
 from quantdrift.statistics.estimates import share_estimate
 from quantdrift.statistics.standing import Tolerances
+from support.places import ROOT
 from support.small_evidence import evidence_of
 
 
@@ -187,3 +189,10 @@ def test_a_verdict_of_nothing_is_one() -> None:
     assert set(TONES.values()) == {"good", "warn", "bad", "plain"}
     with pytest.raises(QuantDriftError):
         check_plain(parse_scheme("fp+emb=int8"))
+
+
+def test_a_page_gives_every_word_its_tone() -> None:
+    script = (ROOT / "quantdrift" / "report" / "assets" / "page.js").read_text(encoding="utf-8")
+    table = script.partition("const VERDICTS = {")[2].partition("};")[0]
+    tones = {word or bare: tone for word, bare, tone in re.findall(r'(?:"([^"]+)"|(\w+)): "(\w+)"', table)}
+    assert TONES.items() <= tones.items()
