@@ -42,4 +42,4 @@ def test_a_model_that_fits_in_no_batch_fails_with_one_line(tmp_path: Path, root:
     assert code == 1, printed
     failed = json.loads(next((tmp_path / "out" / "failed").iterdir()).read_text())["reason"]
     assert "CUDA out of memory" in failed
-    assert [line.rpartition(" ")[2] for line in said(printed)] == ["4", "2", "1"]
+    assert not said(printed)  # the first text, which is put through by itself when the model is loaded, does not fit

@@ -129,7 +129,8 @@ def test_doctor_and_lists(quantdrift: Says) -> None:
     assert not [line for line in told["advice"] if "cannot be used" in line]
     (note,) = (part["note"] for part in told["components"] if part["name"] == "drift-parts")
     assert {*note.removeprefix("brings ").split(", ")} == {f"{name} of {of}" for of in POINTS for name in POINTS[of]}
-    assert "share of inputs whose reference top-1 is not among" in " ".join(quantdrift("list", "metrics").split())
+    listed = json.loads(quantdrift("list", "metrics", "--json"))
+    assert "share of inputs whose reference top-1 is not among" in json.dumps(listed).lower()
 
 
 def test_the_format(quantdrift: Says, folder: Path) -> None:

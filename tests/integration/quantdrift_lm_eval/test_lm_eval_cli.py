@@ -87,7 +87,7 @@ def test_results_samples_and_run_folders_lie_beside_each_other(stock: Any, place
 def test_without_lm_eval_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     class Missing:
         def load(self) -> None:
-            raise ModuleNotFoundError("No module named 'lm_eval'", name="lm_eval.models")
+            raise ModuleNotFoundError("No module named 'lm_eval'", name="lm_eval")
 
     monkeypatch.setattr("quantdrift.cli.harness.entry_points", lambda **_: [Missing()])
     with pytest.raises(MissingExtraError, match=r'pip install "quantdrift\[lm-eval\]"'):
