@@ -40,28 +40,27 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.stages import Option as Option
     from quantdrift.stages import Stage as Stage
 
-_MODULES = {
-    **dict.fromkeys(("Package",), "base.registry"),
-    **dict.fromkeys(("Command",), "cli"),
-    **dict.fromkeys(("argument", "option", "prints"), "cli.options"),
-    **dict.fromkeys(("EncoderKind",), "encoders"),
-    **dict.fromkeys(("EmbeddingModel",), "engine.encoders.model"),
-    **dict.fromkeys(
-        ("LayerQuantizer", "Moments", "QuantizedWeight", "group_absmax", "spread"), "engine.quantizers.base"
-    ),
-    **dict.fromkeys(("Found", "SearchIndex"), "engine.scoring.indexes"),
-    **dict.fromkeys(("Stored",), "engine.scoring.precision"),
-    **dict.fromkeys(("Similarity",), "engine.scoring.streamed"),
-    **dict.fromkeys(("ModelStage", "StagedModel", "VectorStage"), "engine.stages"),
-    **dict.fromkeys(("Engine", "Order"), "features.index.engine"),
-    **dict.fromkeys(("FinishedRun", "Part", "digest"), "finished.contents"),
-    **dict.fromkeys(("Format",), "finished.formats"),
-    **dict.fromkeys(("metric",), "metrics"),
-    **dict.fromkeys(("Quantizer",), "quantizers"),
-    **dict.fromkeys(("Scheme",), "scheme"),
-    **dict.fromkeys(("Output",), "show.output"),
-    **dict.fromkeys(("Mend", "Option", "Stage"), "stages"),
+_NAMES = {
+    "base.registry": "Package",
+    "cli": "Command",
+    "cli.options": "argument option prints",
+    "encoders": "EncoderKind",
+    "engine.encoders.model": "EmbeddingModel",
+    "engine.quantizers.base": "LayerQuantizer Moments QuantizedWeight group_absmax spread",
+    "engine.scoring.indexes": "Found SearchIndex",
+    "engine.scoring.precision": "Stored",
+    "engine.scoring.streamed": "Similarity",
+    "engine.stages": "ModelStage StagedModel VectorStage",
+    "features.index.engine": "Engine Order",
+    "finished.contents": "FinishedRun Part digest",
+    "finished.formats": "Format",
+    "metrics": "metric",
+    "quantizers": "Quantizer",
+    "scheme": "Scheme",
+    "show.output": "Output",
+    "stages": "Mend Option Stage",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 """Name to the module that has it: the imports above, for whoever runs this."""
 
 __all__ = [*_MODULES]  # noqa: PLE0604 -- names of the table above
