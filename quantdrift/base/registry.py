@@ -104,8 +104,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         for name, module in self._ours.items():
             entry: Any = getattr(import_module(module), self.attribute, None)
             entries |= entry if isinstance(entry, dict) else {} if entry is None else {name: entry}
+        listed = entry_points(group=self.group) if self.points else ()  # which looks through all that is installed
         for name, point in self.points.items():
-            brought = {package_of(one)[0] for one in entry_points(group=self.group) if one.name == name}
+            brought = {package_of(one)[0] for one in listed if one.name == name}
             if len(brought) > 1:  # whichever came last would be taken
                 self.broken[name] = f"ValueError: {' and '.join(sorted(brought))} have one of that name; uninstall one"
                 continue

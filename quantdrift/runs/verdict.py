@@ -87,8 +87,10 @@ def _unstable(record: Record, tolerances: Tolerances) -> Iterator[str]:
             if moved is not None and moved > _ROUNDING:
                 cause = (
                     f" Scores move by {moved:.2g}, where rounding moves 1e-6: what a text gets depends on what else is "
-                    "in its batch, as with padding on the wrong side; --batch-size 1 puts texts through one by one."
+                    "in its batch, as with padding on the wrong side"
                 )
+                one_by_one = (record.get("settings") or {}).get("batch_size") == 1
+                cause += "." if one_by_one else "; --batch-size 1 puts texts through one by one."
             yield (
                 f"The {arm} does not answer twice alike: run again in other batches, {percent(share)} of its own first "
                 f"answers change, and {percent(tolerances.changed)} are tolerated.{cause}"
@@ -284,10 +286,10 @@ def _mend_of(record: Record, scheme: Scheme, stage: str | None) -> Mend | None:
     by_codes = codes is not None and index is not None and codes >= index
     # without an index, or with one whose codes change more than its search, it is one of the other stages
     stages = [name for name in stages_of(scheme) if not (by_codes and name == "index")] or [*stages_of(scheme)]
-    if stage is None and codes is not None and not by_codes:
+    if stage is None and codes is not None and not by_codes and "index" in stages:
         stage = "index"
-    if stage is None and len(stages) > 1:
-        return Mend(what="See which stage changes most.", command="waterfall")
+    if stage is None and len(stages) > 1:  # beside +query a stage cannot be measured alone
+        return None if scheme.query_only else Mend(what="See which stage changes most.", command="waterfall")
     mend = rescored(scheme) if by_codes and stages == ["index"] else None
     mend = mend or STAGES[stage or stages[0]].mend(scheme)
     of_rows = "rows_per_document" in (record.get("deployment") or {})  # which are not rescored
