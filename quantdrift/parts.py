@@ -8,57 +8,58 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported from here
     from quantdrift.base.registry import Package as Package
+    from quantdrift.builtin.index.engine import Engine as Engine
+    from quantdrift.builtin.index.engine import Order as Order
+    from quantdrift.candidate.quantized import LayerQuantizer as LayerQuantizer
+    from quantdrift.candidate.quantized import Moments as Moments
+    from quantdrift.candidate.quantized import QuantizedWeight as QuantizedWeight
+    from quantdrift.candidate.quantized import group_absmax as group_absmax
+    from quantdrift.candidate.quantized import spread as spread
+    from quantdrift.candidate.stages import ModelStage as ModelStage
+    from quantdrift.candidate.stages import StagedModel as StagedModel
     from quantdrift.cli import Command as Command
     from quantdrift.cli.options import argument as argument
     from quantdrift.cli.options import option as option
     from quantdrift.cli.options import prints as prints
-    from quantdrift.encoders import EncoderKind as EncoderKind
-    from quantdrift.engine.encoders.model import EmbeddingModel as EmbeddingModel
-    from quantdrift.engine.quantizers.base import LayerQuantizer as LayerQuantizer
-    from quantdrift.engine.quantizers.base import Moments as Moments
-    from quantdrift.engine.quantizers.base import QuantizedWeight as QuantizedWeight
-    from quantdrift.engine.quantizers.base import group_absmax as group_absmax
-    from quantdrift.engine.quantizers.base import spread as spread
-    from quantdrift.engine.scoring.indexes import Found as Found
-    from quantdrift.engine.scoring.indexes import SearchIndex as SearchIndex
-    from quantdrift.engine.scoring.precision import Stored as Stored
-    from quantdrift.engine.scoring.streamed import Similarity as Similarity
-    from quantdrift.engine.stages import ModelStage as ModelStage
-    from quantdrift.engine.stages import StagedModel as StagedModel
-    from quantdrift.engine.stages import VectorStage as VectorStage
-    from quantdrift.features.index.engine import Engine as Engine
-    from quantdrift.features.index.engine import Order as Order
     from quantdrift.finished.contents import FinishedRun as FinishedRun
     from quantdrift.finished.contents import Part as Part
     from quantdrift.finished.contents import digest as digest
     from quantdrift.finished.formats import Format as Format
+    from quantdrift.kinds.encoder import EncoderKind as EncoderKind
+    from quantdrift.kinds.quantizer import Quantizer as Quantizer
+    from quantdrift.kinds.stage import Mend as Mend
+    from quantdrift.kinds.stage import Option as Option
+    from quantdrift.kinds.stage import Stage as Stage
     from quantdrift.metrics import metric as metric
-    from quantdrift.quantizers import Quantizer as Quantizer
+    from quantdrift.models.model import EmbeddingModel as EmbeddingModel
     from quantdrift.scheme import Scheme as Scheme
+    from quantdrift.scoring.indexes import Found as Found
+    from quantdrift.scoring.indexes import SearchIndex as SearchIndex
+    from quantdrift.scoring.similarity import Similarity as Similarity
+    from quantdrift.scoring.stages import VectorStage as VectorStage
+    from quantdrift.scoring.stored import Stored as Stored
     from quantdrift.show.output import Output as Output
-    from quantdrift.stages import Mend as Mend
-    from quantdrift.stages import Option as Option
-    from quantdrift.stages import Stage as Stage
 
 _NAMES = {
     "base.registry": "Package",
+    "builtin.index.engine": "Engine Order",
+    "candidate.quantized": "LayerQuantizer Moments QuantizedWeight group_absmax spread",
+    "candidate.stages": "ModelStage StagedModel",
     "cli": "Command",
     "cli.options": "argument option prints",
-    "encoders": "EncoderKind",
-    "engine.encoders.model": "EmbeddingModel",
-    "engine.quantizers.base": "LayerQuantizer Moments QuantizedWeight group_absmax spread",
-    "engine.scoring.indexes": "Found SearchIndex",
-    "engine.scoring.precision": "Stored",
-    "engine.scoring.streamed": "Similarity",
-    "engine.stages": "ModelStage StagedModel VectorStage",
-    "features.index.engine": "Engine Order",
     "finished.contents": "FinishedRun Part digest",
     "finished.formats": "Format",
+    "kinds.encoder": "EncoderKind",
+    "kinds.quantizer": "Quantizer",
+    "kinds.stage": "Mend Option Stage",
     "metrics": "metric",
-    "quantizers": "Quantizer",
+    "models.model": "EmbeddingModel",
     "scheme": "Scheme",
+    "scoring.indexes": "Found SearchIndex",
+    "scoring.similarity": "Similarity",
+    "scoring.stages": "VectorStage",
+    "scoring.stored": "Stored",
     "show.output": "Output",
-    "stages": "Mend Option Stage",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 """Name to the module that has it: the imports above, for whoever runs this."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift import ask as asking
-from quantdrift.ask import LIBRARIES, Ask, attempted, libraries, stamp_of
+from quantdrift.asking import ask as asking
+from quantdrift.asking.ask import LIBRARIES, Ask, attempted, libraries, stamp_of
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.spec.grammar import parse_pair
 
@@ -127,7 +127,7 @@ def test_a_folder_that_has_the_name_of_a_model_is_not_that_model(
 _ATTEMPT = """
 import os, sys
 from pathlib import Path
-from quantdrift.ask import attempted
+from quantdrift.asking.ask import attempted
 with attempted(Path(sys.argv[1]), sys.argv[2]):
     os.abort() if sys.argv[3] == "abort" else sys.exit(sys.argv[3])
 """

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from transformers import BertForSequenceClassification
 
-from quantdrift.engine.layers import find_linears, modules_of
 from quantdrift.features.export.formats import export_allocation, exporter, usage_of
+from quantdrift.models.layers import find_linears, modules_of
 from support.allocations import allocation
 from support.candidate_samples import tiny
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from quantdrift.checkpoints import saved as folders
-from quantdrift.checkpoints.saved import read_record
+from quantdrift.models.files import saved as folders
+from quantdrift.models.files.saved import read_record
 from support.candidate_samples import embed, save_backbone
 from support.command_line import cli
 
@@ -52,7 +52,7 @@ def test_it_says_where_the_model_is_and_how_to_use_it() -> None:
 def test_what_is_wrong_is_said_before_a_model_is_loaded(
     words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quantdrift.engine.saving.save.load_searching", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("quantdrift.asking.saving.load_searching", lambda *_, **__: pytest.fail("loaded"))
     code, _, err = quantize(*words)
     assert code == 2
     assert said in err

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, TorchAoConfig
 
-from quantdrift.checkpoints.named import resolve
+from quantdrift.models.files.named import resolve
 
 GROUP = 128
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]

@@ -82,7 +82,7 @@ def test_the_page_on_python_is_right() -> None:
     assert examples.failed == 0
 
 
-@pytest.mark.parametrize("name", ["api", "engine.pair", "data.retrieval"])
+@pytest.mark.parametrize("name", ["api", "candidate.pair", "data.retrieval"])
 def test_examples_in_docstrings_are_right(name: str) -> None:
     from importlib import import_module  # noqa: PLC0415 -- as below
 

@@ -11,8 +11,8 @@ import pytest
 
 from quantdrift.base.progress import Silent
 from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.store import EmbeddingStore
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.spec.grammar import parse
 from support.places import SHARED
 
@@ -70,7 +70,7 @@ def test_figures(
     tmp_path: Path,
 ) -> None:
     """Within one query: another library may round another way in the last digit."""
-    from quantdrift.engine.run import run as run_pair  # noqa: PLC0415 -- loads torch, for nothing when skipped
+    from quantdrift.asking.run import run as run_pair  # noqa: PLC0415 -- loads torch, for nothing when skipped
 
     part = replace(data, document_ids=data.document_ids[:n_documents], documents=data.documents[:n_documents])
     run = run_pair(

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from sentence_transformers import CrossEncoder
 from torch import nn
 
-from quantdrift.checkpoints.named import resolve
+from quantdrift.builtin.cross_encoder.work import load_cross_encoder
+from quantdrift.builtin.sentence.work import pick_device
+from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
-from quantdrift.engine.encoders.sentence import pick_device
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.models.files.named import resolve
 from quantdrift.runs.folder import read_run
 from quantdrift.spec.grammar import parse_scheme
 from support.beir_folder import numbered, write_beir_folder

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
 from quantdrift.base.errors import RunError, UnsupportedError
-from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import perturbation
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run
 from support.candidate_samples import bert, candidate, save, tiny
 from support.versus_samples import change, run_two

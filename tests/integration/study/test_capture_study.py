@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
-from quantdrift.engine.sensitivity import criteria, gaps
 from quantdrift.runs.folder import Run as Finished
 from quantdrift.runs.folder import read_run
+from quantdrift.sensitivity import criteria, gaps
 from support.tiny_command_line import N_QUERIES, Run, corpora, one_thread, place, quantdrift, text
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]

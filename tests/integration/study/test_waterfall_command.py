@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("faiss", reason="the extra 'faiss' is not installed")
 
-from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.builtin.sentence.work import SentenceEncoder
 from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]

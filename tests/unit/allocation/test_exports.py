@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from quantdrift.allocation.record import Allocation
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.features.export.formats import EXPORTERS, export_allocation, exporter, runtime_layers, usage_of
-from quantdrift.spec.allocation import Allocation
 from support import allocations
 from support.allocations import decoder, encoder
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from quantdrift.allocation.record import Allocation
 from quantdrift.base.errors import DataError, SpecError
-from quantdrift.engine.calibration.candidate import summary
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.candidate.calibration.candidate import summary
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.models.weights import weights_fingerprint
 from quantdrift.scheme import Scheme
-from quantdrift.spec.allocation import Allocation
 from quantdrift.spec.grammar import parse
 from support import allocations
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from quantdrift.engine.calibration.candidate import LayerStore
-from quantdrift.engine.calibration.in_order import LayerCandidate
-from quantdrift.engine.encoders.server import identify
-from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.readings import fitted_probe
-from quantdrift.engine.sensitivity.problem import CachedArrays
-from quantdrift.engine.store import EmbeddingStore, key_of
+from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.candidate.calibration.candidate import LayerStore
+from quantdrift.candidate.calibration.in_order import LayerCandidate
 from quantdrift.features.shards.corpus import Shard
 from quantdrift.features.shards.search import KeptShards
+from quantdrift.measuring.problem import CachedArrays
+from quantdrift.measuring.readings import fitted_probe
+from quantdrift.models.server import identify
+from quantdrift.models.store import EmbeddingStore, key_of
 from quantdrift.spec.grammar import Endpoint
 from support.command_line import cli
 

@@ -20,8 +20,8 @@ OURS = ("quantdrift", "quantdrift_pytest")
 _EMBEDDING = "properties.embedding.anyOf.0.items.anyOf.0"
 OPEN = {
     "trust.check.StabilityCheck.properties.threshold",  # infinite where all or nothing is accepted
-    f"engine.encoders.server_client._Entry.{_EMBEDDING}",  # NaN is told with the input that it is of
-    f"engine.encoders.server_client._Embeddings.$defs._Entry.{_EMBEDDING}",
+    f"models.server_client._Entry.{_EMBEDDING}",  # NaN is told with the input that it is of
+    f"models.server_client._Embeddings.$defs._Entry.{_EMBEDDING}",
 }
 """Numbers that are looked at after they are read."""
 

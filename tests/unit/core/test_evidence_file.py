@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from quantdrift.base.errors import RunError
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.scoring.streamed import score_ragged
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.record import Evidence, Noise
+from quantdrift.measuring.flow import assemble
+from quantdrift.scoring.streamed import score_ragged
 from support.small_evidence import assert_same
 
 QUERIES = ["q1", "what is it, Zoë?", "問い"]

@@ -13,10 +13,10 @@ typed = typed:STAGE
 typed = typed:QUANTIZER
 """
 TYPED = """
-from quantdrift.quantizers import Quantizer
+from quantdrift.kinds.quantizer import Quantizer
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import parse_scheme
-from quantdrift.stages import Option, Stage
+from quantdrift.kinds.stage import Option, Stage
 
 
 def check(scheme: Scheme) -> str | None:
@@ -36,7 +36,7 @@ assert not any(registry.broken for registry in REGISTRIES.values())
 """
 
 
-@pytest.mark.parametrize("first", ["", "import typed", "from quantdrift.stages import STAGES\nSTAGES['typed']"])
+@pytest.mark.parametrize("first", ["", "import typed", "from quantdrift.kinds.stage import STAGES\nSTAGES['typed']"])
 def test_a_typed_part_of_another_package_works_whatever_is_imported_first(tmp_path: Path, first: str) -> None:
     info = tmp_path / "typed-1.0.dist-info"
     info.mkdir()

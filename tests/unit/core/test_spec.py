@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from quantdrift.base.errors import SpecError, UnsupportedError
-from quantdrift.engine.refusals import refuse_settings
+from quantdrift.candidate.refusals import refuse_settings
 from quantdrift.scheme import Scheme
 from quantdrift.spec import grammar
 from quantdrift.spec.grammar import Spec, Versus

@@ -10,8 +10,8 @@ pytest.importorskip("beir", reason="beir is not installed")
 
 from beir.retrieval.search.dense.util import cos_sim, dot_score
 
-from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.harness import similarity_of
+from quantdrift.scoring.similarity import Similarity
 
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

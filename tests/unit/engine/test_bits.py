@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from quantdrift.engine.bits import BitsReport, count_bits
-from quantdrift.engine.layers import LinearLayer, find_linears
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.quantizers import QUANTIZERS, group_bits
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.kinds.quantizer import QUANTIZERS, group_bits
+from quantdrift.models.bits import BitsReport, count_bits
+from quantdrift.models.layers import LinearLayer, find_linears
 from quantdrift.runs.words import candidate_lines
 from quantdrift.spec.grammar import parse_scheme
 

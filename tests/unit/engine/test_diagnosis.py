@@ -9,9 +9,9 @@ from tokenizers.normalizers import Lowercase, Sequence
 from tokenizers.processors import TemplateProcessing
 
 from quantdrift.base.progress import Silent
-from quantdrift.checkpoints.named import resolve
-from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.builtin.sentence.work import load_encoder
 from quantdrift.features.diagnose.diagnosis import ROUNDING, diagnose
+from quantdrift.models.files.named import resolve
 from support.candidate_samples import HIDDEN, WORDS, save_backbone
 
 RNG = np.random.default_rng(0)

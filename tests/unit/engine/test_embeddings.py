@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import RunError
-from quantdrift.engine import store as embeddings
-from quantdrift.engine.store import EmbeddingStore
+from quantdrift.models import store as embeddings
+from quantdrift.models.store import EmbeddingStore
 
 N, DIM = 10, 3
 WANTED = np.arange(N * DIM, dtype=np.float32).reshape(N, DIM)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import UnknownNameError
-from quantdrift.engine.heads import find_head, named_head
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.models.heads import find_head, named_head
 from quantdrift.spec.grammar import parse_scheme
 
 N_CLASSES = 3

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.utils.parametrizations import weight_norm
 
-from quantdrift.engine.layers import LinearLayer, WeightUse, find_linears, left_out
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.models.layers import LinearLayer, WeightUse, find_linears, left_out
 
 
 class Module(nn.Module):

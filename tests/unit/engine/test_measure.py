@@ -9,11 +9,12 @@ import torch
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.flow import Measured, noise_of_scores
-from quantdrift.engine.readings import Search
-from quantdrift.engine.scoring.streamed import Similarity, score_matrix
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Noise
+from quantdrift.measuring.flow import Measured, noise_of_scores
+from quantdrift.measuring.readings import Search
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.streamed import score_matrix
 from support.worlds import Rower, World
 
 N_QUERIES, N_DOCS = 6, 30

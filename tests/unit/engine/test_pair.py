@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
-from quantdrift.engine.quantizers.rtn import RoundToNearest
-from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.builtin.rtn.work import RoundToNearest
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.candidate.quantized import Moments, QuantizedWeight
+from quantdrift.models.weights import weights_fingerprint
 from quantdrift.spec.grammar import parse_scheme
 
 W4 = parse_scheme("W4-g64")

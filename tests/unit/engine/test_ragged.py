@@ -7,9 +7,9 @@ import pytest
 
 from quantdrift.base.cache import cache_file
 from quantdrift.base.errors import ScoreError
-from quantdrift.engine.ragged import Ragged, Rows
-from quantdrift.engine.scoring.streamed import check_embeddings
-from quantdrift.engine.store import EmbeddingStore
+from quantdrift.models.store import EmbeddingStore
+from quantdrift.scoring.ragged import Ragged, Rows
+from quantdrift.scoring.similarity import check_embeddings
 
 MATRICES = [np.full((length, 2), number, dtype=np.float32) for number, length in enumerate((2, 0, 3, 1))]
 

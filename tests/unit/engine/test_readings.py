@@ -6,8 +6,8 @@ import torch
 
 from quantdrift.base.errors import DataError
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.readings import Classes, Head, shortlist_of
 from quantdrift.evidence import perturbation
+from quantdrift.measuring.readings import Classes, Head, shortlist_of
 from quantdrift.metrics import parse_metric
 from support.worlds import World
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine import refusals
+from quantdrift.candidate import refusals
 from support.beir_folder import write_beir_folder
 
 REPORT = """

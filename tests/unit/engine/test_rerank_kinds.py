@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.kinds import check_kind, is_cross_encoder, kind_of
-from quantdrift.checkpoints.named import ModelSource, resolve
-from quantdrift.engine.encoders.vetting import refuse_unsaid_pooling
+from quantdrift.models.files.kinds import check_kind, is_cross_encoder, kind_of
+from quantdrift.models.files.named import ModelSource, resolve
+from quantdrift.models.vetting import refuse_unsaid_pooling
 
 ONE = {"id2label": {"0": "LABEL_0"}}
 BERT = {"architectures": ["BertForSequenceClassification"]}

@@ -11,10 +11,10 @@ import pytest
 
 from quantdrift.base.errors import RunError
 from quantdrift.base.records import with_checksum
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence.record import Evidence
+from quantdrift.measuring.flow import assemble
 from quantdrift.runs.folder import find_runs, read_run, write_run
+from quantdrift.scoring.streamed import score_matrix
 
 RECORD: dict[str, Any] = {"spec": "m@W4", "data": {"name": "corpus"}, "metrics": {}}
 

@@ -5,17 +5,17 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
+from quantdrift.asking.measure import measure
+from quantdrift.asking.opening import search_of
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Silent
-from quantdrift.checkpoints.named import resolve
+from quantdrift.builtin.sentence.work import load_encoder
+from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.measure import measure
-from quantdrift.engine.opening import search_of
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.store import EmbeddingStore
+from quantdrift.models.files.named import resolve
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import EmbeddingStore
+from quantdrift.scoring.similarity import Similarity
 from support.candidate_samples import save_backbone
 
 TEXTS = ["one", "two words", "and three of them", "a longer text with some more words than the others have", ""]

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Silent
-from quantdrift.checkpoints.named import resolve
-from quantdrift.checkpoints.saved import check_savable
-from quantdrift.engine.calibration.sample import draw_sample
-from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.engine.inputs import text_inputs
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.stages.table import find_tables, round_tables
+from quantdrift.builtin.sentence.work import load_encoder
+from quantdrift.builtin.table.work import find_tables, round_tables
+from quantdrift.candidate.calibration.sample import draw_sample
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.models.files.named import resolve
+from quantdrift.models.files.saved import check_savable
+from quantdrift.models.inputs import text_inputs
 from quantdrift.runs.words import candidate_lines
 from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import save_backbone
@@ -42,7 +42,7 @@ def state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def test_rows_are_what_torch_makes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantdrift.engine.stages.table._ROWS", 40)  # the last part is shorter
+    monkeypatch.setattr("quantdrift.builtin.table.work._ROWS", 40)  # the last part is shorter
     table = nn.Embedding(100, 24)
     model, before = Words(), table.weight.detach().clone()
     model.tokens = table

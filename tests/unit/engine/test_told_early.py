@@ -12,12 +12,12 @@ import torch
 from quantdrift.api import drift
 from quantdrift.base.errors import MissingExtraError, QuantDriftError, RunError, SpecError, UnsupportedError
 from quantdrift.base.records import check_writable
-from quantdrift.checkpoints.model_files import holds_weights
-from quantdrift.engine.heads import refuse_broken
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.refusals import check_pair, refuse_uncalibrated
-from quantdrift.features.index import refuse_index
+from quantdrift.builtin.index import refuse_index
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.candidate.refusals import check_pair, refuse_uncalibrated
 from quantdrift.harness import weights_of
+from quantdrift.models.files.model_files import holds_weights
+from quantdrift.models.heads import refuse_broken
 from quantdrift.runs.folder import find_runs
 from quantdrift.spec.grammar import Versus, parse, parse_scheme
 from support.candidate_samples import candidate, rich, save

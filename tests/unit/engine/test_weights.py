@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from quantdrift.base.errors import DiskError
-from quantdrift.engine.layers import find_linears
-from quantdrift.engine.weights import dismiss, put_aside, restoring, saved_weights
+from quantdrift.models.layers import find_linears
+from quantdrift.models.weights import dismiss, put_aside, restoring, saved_weights
 
 
 def model() -> nn.Module:

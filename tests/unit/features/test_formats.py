@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError, SpecError, UnsupportedError
 from quantdrift.base.registry import imported
-from quantdrift.checkpoints.saved import check_savable
-from quantdrift.engine.calibration.candidate import LayerStore
-from quantdrift.engine.calibration.in_order import LayerCandidate
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.builtin.formats.floats import e2m1, e4m3
+from quantdrift.candidate.calibration.candidate import LayerStore
+from quantdrift.candidate.calibration.in_order import LayerCandidate
+from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.features.export.onnx import pack
-from quantdrift.features.formats.floats import e2m1, e4m3
 from quantdrift.features.repair.choice import check_plain
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.models.files.saved import check_savable
 from quantdrift.spec.grammar import only, parse, parse_scheme, stages_of
 from support.quantizer_samples import made
 

@@ -10,7 +10,7 @@ pytest.importorskip("gguf", reason="gguf is not installed")
 import gguf
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.features.gguf.reading import vet_gguf
+from quantdrift.builtin.gguf.work import vet_gguf
 
 
 def written(file: Path, **numbers: int) -> Path:

@@ -13,11 +13,11 @@ from sentence_transformers.util import quantize_embeddings
 from sentence_transformers.util.similarity import maxsim, mean_maxsim
 
 from quantdrift.base.errors import ScoreError
-from quantdrift.engine.ragged import Ragged
-from quantdrift.features.multi_vector import scoring
-from quantdrift.features.multi_vector.kept import coded_rows, pooled
-from quantdrift.features.multi_vector.scoring import NO_TOKENS, MaxSim, score_rows
-from quantdrift.features.sparse.model import Terms, pruned
+from quantdrift.builtin.multi_vector import scoring
+from quantdrift.builtin.multi_vector.kept import coded_rows, pooled
+from quantdrift.builtin.multi_vector.scoring import NO_TOKENS, MaxSim, score_rows
+from quantdrift.builtin.sparse.work import Terms, pruned
+from quantdrift.scoring.ragged import Ragged
 
 CPU = torch.device("cpu")
 

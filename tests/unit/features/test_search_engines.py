@@ -14,22 +14,22 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
-from quantdrift.ask import Ask
+from quantdrift.asking.ask import Ask
 from quantdrift.base.errors import MissingExtraError, UnsupportedError
 from quantdrift.base.logs import heard
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.refusals import refuse_settings
-from quantdrift.engine.scoring.deployed import score_deployed
-from quantdrift.engine.scoring.indexes import Found, SearchIndex
-from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.stages import VectorStage, vector_stages
+from quantdrift.builtin.index import refuse_index
+from quantdrift.builtin.index.engine import ENGINES, Engine, Order, engine_of
+from quantdrift.candidate.refusals import refuse_settings
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.features.databases.database import Database
-from quantdrift.features.index import refuse_index
-from quantdrift.features.index.engine import ENGINES, Engine, Order, engine_of
+from quantdrift.kinds.stage import STAGES
+from quantdrift.measuring.flow import assemble
 from quantdrift.metrics import measure
+from quantdrift.scoring.deployed import score_deployed
+from quantdrift.scoring.indexes import Found, SearchIndex
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.stages import VectorStage, vector_stages
 from quantdrift.spec.grammar import parse, parse_scheme
-from quantdrift.stages import STAGES
 from support.places import ROOT, module_at
 
 N_DOCS, DIM, N = 600, 32, 40
@@ -446,7 +446,7 @@ def test_what_a_search_cannot_be_set_to_is_refused(index, search):
 CORNERS = """
 import sys, numpy as np
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.features.index.engine import Order, engine_of
+from quantdrift.builtin.index.engine import Order, engine_of
 
 codes = ["Flat", "SQ4", "PQ1x1", "PQ1x16", "PQ1024", "PQ4x4fs", "PQ8x4fsr", "PQ4x1np", "RQ1x1", "RQ2x4", "RaBitQ"]
 graphs = ["HNSW", "HNSW2", "HNSW256", "HNSW2_SQ8", "HNSW2_SQfp16", "HNSW256_PQ1x1", "HNSW4_PQ4x4", "HNSW2,Flat"]
@@ -504,7 +504,7 @@ def test_a_library_that_is_missing_names_its_extra(monkeypatch, name):
 @pytest.mark.slow
 def test_engines_are_told_without_an_import_of_theirs():
     code = (
-        "import sys, quantdrift.features.index.engine as e; list(e.ENGINES.values()); "
+        "import sys, quantdrift.builtin.index.engine as e; list(e.ENGINES.values()); "
         f"print(sorted({{*sys.modules}} & {{{', '.join(repr(p.module) for p in ENGINES.packages.values())}, 'torch'}}))"
     )
     done = subprocess.run(

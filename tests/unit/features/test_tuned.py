@@ -10,16 +10,10 @@ from torch import Tensor
 
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Silent
-from quantdrift.checkpoints.named import ModelSource
-from quantdrift.checkpoints.saved import check_savable
-from quantdrift.engine.encoders.sentence import SentenceEncoder
-from quantdrift.engine.inputs import text_inputs
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.refusals import refuse_settings
-from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.features.tuned import descent, stage
-from quantdrift.features.tuned.problem import (
+from quantdrift.builtin.sentence.work import SentenceEncoder
+from quantdrift.builtin.tuned import descent
+from quantdrift.builtin.tuned import work as stage
+from quantdrift.builtin.tuned.problem import (
     DOCUMENTS,
     Inside,
     Side,
@@ -30,7 +24,14 @@ from quantdrift.features.tuned.problem import (
     seen_inside,
     sentences,
 )
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.candidate.refusals import refuse_settings
+from quantdrift.models.files.named import ModelSource
+from quantdrift.models.files.saved import check_savable
+from quantdrift.models.inputs import text_inputs
+from quantdrift.models.weights import weights_fingerprint
 from quantdrift.runs.words import candidate_lines
+from quantdrift.scoring.similarity import Similarity
 from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import WORDS, tiny
 
@@ -127,7 +128,7 @@ def test_the_change_inside_is_relative_and_the_mean_of_layers(monkeypatch: pytes
     assert float(change_inside(parts, [[*exact, {0: [one]}]])) == pytest.approx(0.25)
     assert of([{0: [2 * one], 5: [two[:1]]}]) == pytest.approx(0.5)  # routed elsewhere
     both = digest(prepared("W4-g64+tuned=2"))
-    monkeypatch.setattr("quantdrift.features.tuned.problem.change_inside", lambda *_: 0.0)
+    monkeypatch.setattr("quantdrift.builtin.tuned.problem.change_inside", lambda *_: 0.0)
     assert digest(prepared("W4-g64+tuned=2")) != both  # it is in the loss
 
 
@@ -196,12 +197,12 @@ def test_tuning_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("quantdrift.features.tuned.stage.write_state", interrupted)
+        patch.setattr("quantdrift.builtin.tuned.work.write_state", interrupted)
         with pytest.raises(KeyboardInterrupt):
             prepared("W4-g64+tuned=16", tmp_path)
     assert weights_fingerprint([tiny()]) == whole.fingerprint
     seen: list[int] = []
-    monkeypatch.setattr("quantdrift.features.tuned.stage.write_state", lambda _, state: seen.append(state.step))
+    monkeypatch.setattr("quantdrift.builtin.tuned.work.write_state", lambda _, state: seen.append(state.step))
     resumed = prepared("W4-g64+tuned=16", tmp_path)
     assert seen[0] > kept[-1]
     assert digest(resumed) == digest(whole)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.engine.calibration.in_order import NOT_REACHED, NOT_SEEN, LayerCandidate, quantize_in_order
-from quantdrift.engine.calibration.inputs import plain_products
-from quantdrift.engine.layers import LinearLayer, find_linears
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.quantizers.base import Moments
-from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
-from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.builtin.rtn.work import RoundToNearest, quantize_rtn
+from quantdrift.candidate.calibration.in_order import NOT_REACHED, NOT_SEEN, LayerCandidate, quantize_in_order
+from quantdrift.candidate.calibration.inputs import plain_products
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.candidate.quantized import Moments
+from quantdrift.models.layers import LinearLayer, find_linears
+from quantdrift.models.weights import weights_fingerprint
 from support.model_zoo import ZOO, ZooModel, zoo_model
 from support.quantizer_samples import Watching
 

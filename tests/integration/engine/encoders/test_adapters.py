@@ -13,7 +13,7 @@ pytest.importorskip("peft", reason="peft is not installed")
 
 from peft import LoraConfig
 
-from quantdrift.ask import stamp_of
+from quantdrift.asking.ask import stamp_of
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.runs.folder import read_run
 from support.candidate_samples import encoder

@@ -17,12 +17,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Dropout, LayerNorm, Normalize, Pooling
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.named import resolve
-from quantdrift.engine.encoders.classifier import load_classifier
-from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
-from quantdrift.engine.encoders.schemas import MODELS, MODULES, TRANSFORMER, check_settings
-from quantdrift.engine.encoders.sentence import load_encoder, load_sentence_transformer
-from quantdrift.engine.encoders.vetting import MARKS
+from quantdrift.builtin.classifier.work import load_classifier
+from quantdrift.builtin.cross_encoder.work import load_cross_encoder
+from quantdrift.builtin.sentence.work import load_encoder, load_sentence_transformer
+from quantdrift.models.files.named import resolve
+from quantdrift.models.schemas import MODELS, MODULES, TRANSFORMER, check_settings
+from quantdrift.models.vetting import MARKS
 from support.candidate_samples import save_backbone, tiny
 from support.classifier_samples import save_classifier
 from support.rerank_samples import save_cross_encoder

@@ -11,14 +11,14 @@ import torch
 import transformers as hf
 from sentence_transformers import CrossEncoder
 
+from quantdrift.asking.opening import before_head
 from quantdrift.base.errors import ScoreError, UnsupportedError
-from quantdrift.checkpoints.kinds import is_classifier
-from quantdrift.checkpoints.named import ModelSource, resolve
-from quantdrift.engine.encoders.classifier import load_classifier
-from quantdrift.engine.heads import find_head
-from quantdrift.engine.layers import find_linears
-from quantdrift.engine.opening import before_head
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.builtin.classifier.work import load_classifier
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.models.files.kinds import is_classifier
+from quantdrift.models.files.named import ModelSource, resolve
+from quantdrift.models.heads import find_head
+from quantdrift.models.layers import find_linears
 from quantdrift.spec.grammar import Spec, parse_scheme
 from support.classifier_samples import (
     CPU,

@@ -12,12 +12,12 @@ from PIL import Image
 from transformers import CLIPModel, CLIPProcessor
 
 from quantdrift.api import drift
+from quantdrift.asking.opening import load_model
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.named import resolve
+from quantdrift.builtin.sentence.work import load_encoder
+from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.engine.opening import load_model
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.models.files.named import resolve
 from support.small_clip import image_search, small_clip
 
 CPU = torch.device("cpu")

@@ -14,11 +14,11 @@ import torch
 import transformers as hf
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.named import resolve
-from quantdrift.engine.encoders.classifier import load_classifier
-from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
-from quantdrift.engine.encoders.loading import text_rows
-from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.builtin.classifier.work import load_classifier
+from quantdrift.builtin.cross_encoder.work import load_cross_encoder
+from quantdrift.builtin.sentence.work import load_encoder
+from quantdrift.models.files.named import resolve
+from quantdrift.models.loading import text_rows
 from support.candidate_samples import WORDS, save_backbone, tiny
 from support.classifier_samples import save_classifier
 from support.model_zoo import COMMON

@@ -14,13 +14,13 @@ from transformers import BertModel
 
 from integration.engine import onnx_samples as samples
 from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
-from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision
-from quantdrift.checkpoints.named import resolve
-from quantdrift.engine.bits import BitsReport
-from quantdrift.engine.encoders.checkpoint import StoredCandidate, load_checkpoint
-from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
+from quantdrift.builtin.onnx.graph import OnnxGraph, read_graph
+from quantdrift.builtin.sentence.work import SentenceEncoder, load_encoder
+from quantdrift.candidate.checkpoint import StoredCandidate, load_checkpoint
 from quantdrift.features.export.onnx import States, export_graph, save_graph
-from quantdrift.features.onnx.graph import OnnxGraph, read_graph
+from quantdrift.models.bits import BitsReport
+from quantdrift.models.files.checkpoint import find_checkpoint, full_precision
+from quantdrift.models.files.named import resolve
 from support.candidate_samples import TEXTS, bert, save_backbone, tokenizer
 
 onnx = samples.onnx
@@ -212,7 +212,7 @@ def test_a_graph_that_does_not_end_is_stopped(
     reference: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = samples.folder(tmp_path / "endless", model=samples.endless())
-    monkeypatch.setattr("quantdrift.features.onnx.running.DEADLINE", 0.5)
+    monkeypatch.setattr("quantdrift.builtin.onnx.running.DEADLINE", 0.5)
     with pytest.raises(RunError, match=r"took more than 0\.5 s for one batch and was stopped"):
         embed(load(endless, reference))
 

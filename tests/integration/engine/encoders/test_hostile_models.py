@@ -25,13 +25,13 @@ from transformers import PreTrainedModel
 from transformers.models.auto import auto_factory
 
 from quantdrift.base.errors import DataError, UnsupportedError
-from quantdrift.checkpoints.named import ModelSource, resolve
+from quantdrift.builtin.classifier.work import load_classifier
+from quantdrift.builtin.cross_encoder.work import load_cross_encoder
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.encoders.classifier import load_classifier
-from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
-from quantdrift.engine.encoders.loading import loading
-from quantdrift.engine.encoders.schemas import CONFIG, TRANSFORMER
-from quantdrift.engine.encoders.vetting import TRANSFORMER_FILES, vet
+from quantdrift.models.files.named import ModelSource, resolve
+from quantdrift.models.loading import loading
+from quantdrift.models.schemas import CONFIG, TRANSFORMER
+from quantdrift.models.vetting import TRANSFORMER_FILES, vet
 from quantdrift.spec.grammar import parse
 from support.candidate_samples import save_backbone, tiny
 from support.classifier_samples import save_classifier

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision
-from quantdrift.engine.encoders.checkpoint import load_checkpoint
-from quantdrift.engine.encoders.hqq import SETTINGS, unpacked
+from quantdrift.builtin.hqq.reading import SETTINGS, unpacked
+from quantdrift.candidate.checkpoint import load_checkpoint
 from quantdrift.evidence import perturbation
+from quantdrift.models.files.checkpoint import find_checkpoint, full_precision
 from support.candidate_samples import tiny
 from support.versus_samples import run_two, with_weights
 

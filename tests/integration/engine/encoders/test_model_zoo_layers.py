@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from quantdrift.engine.bits import count_bits
-from quantdrift.engine.layers import LinearLayer, WeightUse, find_linears, left_out
-from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.quantizers import group_bits
+from quantdrift.kinds.quantizer import group_bits
+from quantdrift.models.bits import count_bits
+from quantdrift.models.layers import LinearLayer, WeightUse, find_linears, left_out
+from quantdrift.models.weights import weights_fingerprint
 from support.model_zoo import ZOO, ZooModel
 
 every_model = pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name)

@@ -19,13 +19,13 @@ from sentence_transformers import SentenceTransformer
 
 from integration.engine import checkpoint_makers as makers
 from integration.engine import gguf_maker
-from quantdrift.checkpoints.checkpoint import find_checkpoint
-from quantdrift.checkpoints.named import resolve
-from quantdrift.engine.encoders.checkpoint import load_checkpoint
-from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.engine.quantizers.base import QuantizedWeight
+from quantdrift.builtin.sentence.work import load_encoder
+from quantdrift.candidate.checkpoint import load_checkpoint
+from quantdrift.candidate.quantized import QuantizedWeight
 from quantdrift.evidence import perturbation
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.models.files.checkpoint import find_checkpoint
+from quantdrift.models.files.named import resolve
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import parse, parse_scheme
 from support.versus_samples import check, run_any, run_two, scores, with_weights

@@ -20,7 +20,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 
 import httpx
 
-from quantdrift.checkpoints.named import resolve
+from quantdrift.models.files.named import resolve
 from support.beir_folder import numbered, write_beir_folder
 from support.command_line import cli
 

@@ -17,9 +17,9 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 
 from quantdrift.base.errors import QuantDriftError, ServerError
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine import store as embeddings
-from quantdrift.engine.encoders.server_client import EndpointClient, Key, RetryPolicy
 from quantdrift.evidence import perturbation
+from quantdrift.models import store as embeddings
+from quantdrift.models.server_client import EndpointClient, Key, RetryPolicy
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import read_endpoint
 from support.embedding_server import Request, Server, of_letters, of_odd_letters, serving
@@ -169,7 +169,7 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(
 
         yield tell
 
-    monkeypatch.setattr("quantdrift.engine.flow.CHUNK_ELSEWHERE", 32)
+    monkeypatch.setattr("quantdrift.measuring.flow.CHUNK_ELSEWHERE", 32)
     data, cache = RetrievalDataset.of(ASKED, sentences(100)), tmp_path / "cache"
     with pytest.raises(KeyboardInterrupt):
         measured(server, tmp_path / "run", dataset=data, cache=cache, progress=SimpleNamespace(stage=stage))

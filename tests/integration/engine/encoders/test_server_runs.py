@@ -11,9 +11,9 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 
 from sentence_transformers import SentenceTransformer
 
+from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.cli.measuring import shown_run
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.pair import QuantizedPair
 from quantdrift.evidence import perturbation
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import parse

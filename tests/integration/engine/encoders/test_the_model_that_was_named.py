@@ -18,19 +18,19 @@ from torch import Tensor
 from transformers import AutoModel, BertForMaskedLM, modeling_utils
 
 from quantdrift.api import drift
+from quantdrift.asking.saving import make_candidate, save_candidate
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.progress import Silent
-from quantdrift.checkpoints.named import resolve
-from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
-from quantdrift.engine.encoders.loading import loading
-from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.saving.save import make_candidate, save_candidate
-from quantdrift.engine.store import EmbeddingStore
-from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.builtin.cross_encoder.work import load_cross_encoder
+from quantdrift.builtin.sentence.work import load_encoder
+from quantdrift.builtin.sparse.work import load_sparse
+from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.evidence import perturbation
-from quantdrift.features.sparse.model import load_sparse
+from quantdrift.models.files.named import resolve
+from quantdrift.models.inputs import Settings
+from quantdrift.models.loading import loading
+from quantdrift.models.store import EmbeddingStore
+from quantdrift.models.weights import weights_fingerprint
 from quantdrift.runs.words import weights_line
 from quantdrift.spec.grammar import parse
 from support import row_models

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from quantdrift.checkpoints.kinds import is_classifier
-from quantdrift.checkpoints.named import resolve
-from quantdrift.engine.encoders.classifier import load_classifier
-from quantdrift.engine.opening import before_head
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.asking.opening import before_head
+from quantdrift.builtin.classifier.work import load_classifier
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.models.files.kinds import is_classifier
+from quantdrift.models.files.named import resolve
 from quantdrift.spec.grammar import parse_scheme
 from support.classifier_samples import CPU, close, images
 

@@ -11,11 +11,11 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from quantdrift.base.errors import RunError, UnsupportedError
-from quantdrift.checkpoints.named import resolve
-from quantdrift.checkpoints.saved import read_record
-from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
-from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.builtin.sentence.work import SentenceEncoder, load_encoder
 from quantdrift.features.export import onnx as onnx_folder
+from quantdrift.models.files.named import resolve
+from quantdrift.models.files.saved import read_record
+from quantdrift.models.weights import weights_fingerprint
 from support.candidate_samples import HIDDEN, apart, candidate, embed, encoder, rich, save, save_backbone, tiny
 from support.command_line import cli
 

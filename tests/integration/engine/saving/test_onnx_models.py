@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers as hf
 
-from quantdrift.features.onnx.running import load_onnx
+from quantdrift.builtin.onnx.running import load_onnx
 from support.candidate_samples import WORDS, apart, candidate, embed, encoder, rich, save
 
 pytestmark = pytest.mark.very_slow

@@ -8,10 +8,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
-from quantdrift.checkpoints.named import resolve
-from quantdrift.checkpoints.saved import read_record
-from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.builtin.sentence.work import load_encoder
+from quantdrift.models.files.named import resolve
+from quantdrift.models.files.saved import read_record
+from quantdrift.models.weights import weights_fingerprint
 from support.candidate_samples import candidate, embed, encoder, rich, save
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from quantdrift.allocation.record import Allocation
 from quantdrift.evidence.file import read_evidence
-from quantdrift.spec.allocation import Allocation
 from support.tiny_command_line import N_QUERIES, Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]  # fixtures
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(quantdrift: Run, monkeyp
     quantdrift("allocate", "TINY@W3.5-g64+sqnr", *DATA, "--no-check")
     earlier = Path("allocation.json").read_text()
     Path("notes.json").write_text("{}")
-    monkeypatch.setattr("quantdrift.engine.encoders.sentence.load_encoder", loaded)
+    monkeypatch.setattr("quantdrift.builtin.sentence.work.load_encoder", loaded)
     for args, said in (
         (("TINY@W4", *DATA), "expected a criterion that chooses them"),
         (("TINY@W4+gap", *DATA), "nothing to choose between"),
@@ -97,6 +97,6 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(quantdrift: Run, monkeyp
         (("TINY@W3.5+gap", *DATA, "-o", "notes.json"), "not an allocation"),
     ):
         assert said in quantdrift("allocate", *args, code=2)
-    monkeypatch.setattr("quantdrift.engine.sensitivity.jobs.open_pair", pressed)
+    monkeypatch.setattr("quantdrift.features.allocate.jobs.open_pair", pressed)
     assert "goes on" in quantdrift("allocate", GAP, *DATA, code=130)
     assert Path("allocation.json").read_text() == earlier

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.engine.calibration.inputs import plain_products
-from quantdrift.engine.sensitivity.gaps import contributions, rounding_error
-from quantdrift.engine.sensitivity.problem import Setting
-from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.candidate.calibration.inputs import plain_products
+from quantdrift.measuring.problem import Setting
+from quantdrift.models.weights import weights_fingerprint
+from quantdrift.sensitivity.gaps import contributions, rounding_error
 from support.model_zoo import ZOO, Batch, ZooModel
 from support.sensitivity import setting_of
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Silent
-from quantdrift.engine.calibration import candidate
-from quantdrift.engine.calibration.inputs import fake_quantize
-from quantdrift.engine.calibration.sample import Sample
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.features.adaround.rounding import AdaRound
+from quantdrift.builtin.adaround.work import AdaRound
+from quantdrift.candidate.calibration import candidate
+from quantdrift.candidate.calibration.inputs import fake_quantize
+from quantdrift.candidate.calibration.sample import Sample
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.models.weights import weights_fingerprint
 from quantdrift.runs.words import candidate_lines
 
 SCHEME = "W3-g8-adaround"

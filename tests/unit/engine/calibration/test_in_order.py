@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.engine.calibration.in_order import ForwardPass, LayerCandidate, in_lockstep, quantize_in_order
-from quantdrift.engine.layers import find_linears
-from quantdrift.engine.quantizers.rtn import RoundToNearest
+from quantdrift.builtin.rtn.work import RoundToNearest
+from quantdrift.candidate.calibration.in_order import ForwardPass, LayerCandidate, in_lockstep, quantize_in_order
+from quantdrift.models.layers import find_linears
 from support.quantizer_samples import Watching
 
 

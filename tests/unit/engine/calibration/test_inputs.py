@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from quantdrift.engine.calibration.inputs import add_gram, fake_quantize, moments_of, output_error
+from quantdrift.candidate.calibration.inputs import add_gram, fake_quantize, moments_of, output_error
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import DataError
-from quantdrift.engine.calibration.sample import Sample, draw_sample, read_texts
+from quantdrift.candidate.calibration.sample import Sample, draw_sample, read_texts
 from quantdrift.spec.grammar import parse_scheme
 from support.worlds import Rower, rows_of
 

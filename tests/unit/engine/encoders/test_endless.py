@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.encoders.endless import ADAPTERS, check_patterns, check_rules
-from quantdrift.engine.encoders.schemas import ADAPTER
-from quantdrift.engine.encoders.vetting import vet_settings
+from quantdrift.models.endless import ADAPTERS, check_patterns, check_rules
+from quantdrift.models.schemas import ADAPTER
+from quantdrift.models.vetting import vet_settings
 
 EVIL = (
     r"(\w+\.?)+(\w+\.?)+!",

@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.checkpoint import Checkpoint
-from quantdrift.checkpoints.tensors import stored_tensors
-from quantdrift.engine.encoders.packed import check_bitsandbytes, check_gptq, kernel_for
+from quantdrift.models.files.checkpoint import Checkpoint
+from quantdrift.models.files.tensors import stored_tensors
+from quantdrift.models.packed import check_bitsandbytes, check_gptq, kernel_for
 
 IN, OUT, GROUP = 64, 96, 32
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.encoders.schemas import CONFIG, MODELS, MODULES, TRANSFORMER, check_settings
+from quantdrift.models.schemas import CONFIG, MODELS, MODULES, TRANSFORMER, check_settings
 
 MODEL = MODELS["SentenceTransformer"]
 

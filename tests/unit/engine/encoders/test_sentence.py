@@ -1,6 +1,6 @@
 """What decides an embedding beside a model's weights."""
 
-from quantdrift.engine.encoders.sentence import tokenizer_digest
+from quantdrift.builtin.sentence.work import tokenizer_digest
 from support.candidate_samples import TEXTS, tiny, tokenizer
 
 

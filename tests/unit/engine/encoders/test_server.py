@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from quantdrift.data.sentences import PLAIN
-from quantdrift.engine.encoders.server import Identity, identify
+from quantdrift.models.server import Identity, identify
 from quantdrift.spec.grammar import Endpoint
 
 HERE = Endpoint(url="http://localhost:8000/v1", model="m")

@@ -12,8 +12,8 @@ import httpx
 
 from quantdrift.base.errors import ServerError
 from quantdrift.base.keys import Key, without_key
-from quantdrift.engine.encoders import server_client
-from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, RetryPolicy
+from quantdrift.models import server_client
+from quantdrift.models.server_client import EndpointClient, OneInputError, RetryPolicy
 from quantdrift.spec.grammar import read_endpoint
 
 KEY = Key(value="sk-0123456789abcdef", variable="V")

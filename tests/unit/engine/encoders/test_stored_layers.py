@@ -7,10 +7,10 @@ import pytest
 from torch import nn
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.checkpoint import Checkpoint
-from quantdrift.checkpoints.tensors import StoredTensor
-from quantdrift.engine.encoders.checkpoint import completed
-from quantdrift.engine.encoders.stored import stored_layers
+from quantdrift.candidate.checkpoint import completed
+from quantdrift.models.files.checkpoint import Checkpoint
+from quantdrift.models.files.tensors import StoredTensor
+from quantdrift.models.stored import stored_layers
 
 
 def checkpoint(method: str) -> Checkpoint:

@@ -9,7 +9,7 @@ pytest.importorskip("hqq")
 import torch
 from hqq.core.quantize import Quantizer
 
-from quantdrift.engine.quantizers.hqq import BITS, Hqq
+from quantdrift.builtin.hqq.work import BITS, Hqq
 from support.quantizer_samples import weights
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.quantizers import awq
-from quantdrift.engine.quantizers.awq import Awq
-from quantdrift.engine.quantizers.gptq import Gptq
+from quantdrift.builtin.awq import work as awq
+from quantdrift.builtin.awq.work import Awq
+from quantdrift.builtin.gptq.work import Gptq
 from support import paper_quantizers as paper
 from support.quantizer_samples import LIBRARIES, moments_of, weights
 
@@ -44,7 +44,7 @@ def test_a_library_that_answers_otherwise_than_the_method_is_told(monkeypatch: p
 ALONE = """
 import logging, os, warnings
 import torch
-from quantdrift.engine.quantizers import libraries
+from quantdrift.candidate import libraries
 
 def state():
     flags = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from quantdrift.base.errors import DataError
-from quantdrift.engine.quantizers.gptq import Gptq
-from quantdrift.features.adaround.rounding import AdaRound
+from quantdrift.builtin.adaround.work import AdaRound
+from quantdrift.builtin.gptq.work import Gptq
 from support.quantizer_samples import moments_by_hand, skip_without
 
 

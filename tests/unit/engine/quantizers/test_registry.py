@@ -4,13 +4,13 @@ import pytest
 
 from quantdrift.base import extras
 from quantdrift.base.errors import MissingExtraError, SpecError, UnsupportedError
-from quantdrift.engine.quantizers import libraries
-from quantdrift.engine.quantizers.awq import Awq
-from quantdrift.engine.quantizers.gptq import Gptq
-from quantdrift.engine.quantizers.hqq import Hqq
-from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.engine.quantizers.rtn import RoundToNearest
-from quantdrift.features.adaround.rounding import AdaRound
+from quantdrift.builtin.adaround.work import AdaRound
+from quantdrift.builtin.awq.work import Awq
+from quantdrift.builtin.gptq.work import Gptq
+from quantdrift.builtin.hqq.work import Hqq
+from quantdrift.builtin.rtn.work import RoundToNearest
+from quantdrift.candidate import libraries
+from quantdrift.candidate.methods import methods_of
 from quantdrift.spec.grammar import parse_scheme
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from quantdrift.engine.quantizers.base import n_groups
-from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.candidate.quantized import n_groups
 
 
 def row(*weights: float) -> torch.Tensor:

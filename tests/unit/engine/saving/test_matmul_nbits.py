@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.layers import find_linears
-from quantdrift.engine.quantizers.base import QuantizedWeight
+from quantdrift.candidate.quantized import QuantizedWeight
 from quantdrift.features.export.onnx import export_graph, pack, put_codes, save_graph
+from quantdrift.models.layers import find_linears
 from support.candidate_samples import rich
 
 

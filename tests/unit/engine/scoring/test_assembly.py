@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.scoring.state import ScoreState
-from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix
 from quantdrift.evidence.record import Evidence, Top
+from quantdrift.measuring.flow import assemble
 from quantdrift.metrics import measure
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.state import ScoreState
+from quantdrift.scoring.streamed import score_embeddings, score_matrix
 
 ITEMS = [f"d{position}" for position in range(100)]
 

@@ -9,12 +9,13 @@ import torch
 from sentence_transformers.util.quantization import quantize_embeddings, semantic_search_faiss, semantic_search_usearch
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.scoring.deployed import WANTED, score_deployed
-from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.stages import vector_stages
 from quantdrift.evidence.file import read_evidence, write_evidence
+from quantdrift.measuring.flow import assemble
 from quantdrift.metrics import measure
+from quantdrift.scoring.deployed import WANTED, score_deployed
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.stages import vector_stages
+from quantdrift.scoring.streamed import score_embeddings
 from quantdrift.spec.grammar import parse_scheme
 
 N_DOCS, DIM = 700, 64

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.engine.flow import compare_rankings
-from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.measuring.flow import compare_rankings
+from quantdrift.scoring.similarity import Similarity
 
 
 def floats(values: Any) -> Any:

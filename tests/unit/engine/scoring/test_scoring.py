@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quantdrift.engine.scoring.state import ScoreState
-from quantdrift.engine.scoring.streamed import TILE, Similarity, score_embeddings
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.state import ScoreState
+from quantdrift.scoring.streamed import TILE, score_embeddings
 
 
 def column(values: Any) -> NDArray[np.float32]:

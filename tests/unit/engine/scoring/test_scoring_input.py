@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import ScoreError
-from quantdrift.engine.scoring.streamed import (
-    Similarity,
-    check_embeddings,
-    score_embeddings,
-    score_matrix,
-    score_ragged,
-)
+from quantdrift.scoring.similarity import Similarity, check_embeddings
+from quantdrift.scoring.streamed import score_embeddings, score_matrix, score_ragged
 
 QUERIES, DOCUMENTS = np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)
 
@@ -36,7 +31,7 @@ def test_shapes_that_do_not_fit(arrays: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("arms", ["both", "one"])
 @pytest.mark.parametrize("prime_from", [1, 10**9])
 def test_products_beyond_float32(monkeypatch: pytest.MonkeyPatch, arms: str, prime_from: int) -> None:
-    monkeypatch.setattr("quantdrift.engine.scoring.streamed._PRIME_FROM", prime_from)
+    monkeypatch.setattr("quantdrift.scoring.streamed._PRIME_FROM", prime_from)
     large = np.array([[1, 0, 0], [1e30, 0, 0]], np.float32)
     documents = np.tile(np.array([1e20, 1, 1], np.float32), (4, 1))
     other = large if arms == "both" else np.ones_like(large)

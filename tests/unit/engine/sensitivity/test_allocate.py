@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from quantdrift.allocation.record import Allocation
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.progress import Silent
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.sensitivity.allocate import allocate
-from quantdrift.spec.allocation import Allocation
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.sensitivity.allocate import allocate
 from quantdrift.spec.grammar import parse_scheme
 from support.sensitivity import setting_of
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.engine.sensitivity.criteria import distances_from_the_middle, input_moments, losses_of
+from quantdrift.sensitivity.criteria import distances_from_the_middle, input_moments, losses_of
 from support.sensitivity import linear, setting_of
 
 ON_INPUTS = ["activation_error", "activation_salience", "activation_norm"]

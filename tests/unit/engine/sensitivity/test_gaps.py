@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from quantdrift.engine.sensitivity.criteria import losses_of
-from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, mean_square_losses
-from quantdrift.engine.sensitivity.problem import Setting
+from quantdrift.measuring.problem import Setting
+from quantdrift.sensitivity.criteria import losses_of
+from quantdrift.sensitivity.gaps import contributions, exact_shifts, mean_square_losses
 from support.sensitivity import drawn, linear, setting_of
 
 DIM = 8

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from quantdrift.base.progress import Silent
-from quantdrift.engine.inputs import Inputs, Settings
-from quantdrift.engine.readings import Search
-from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sensitivity.gaps import rounded
-from quantdrift.engine.sensitivity.jobs import held_out_queries, hold_contest, rivals_of
-from quantdrift.engine.trial import Trial
+from quantdrift.features.allocate.jobs import held_out_queries, hold_contest, rivals_of
+from quantdrift.measuring.readings import Search
+from quantdrift.measuring.trial import Trial
+from quantdrift.models.inputs import Inputs, Settings
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.sensitivity.gaps import rounded
 from support.allocations import allocation
 from support.sensitivity import drawn, setting_of
 from support.worlds import rows_of

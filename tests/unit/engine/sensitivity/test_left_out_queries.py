@@ -5,8 +5,8 @@ from collections import OrderedDict
 import pytest
 from torch import nn
 
-from quantdrift.engine.flow import not_calibrated_on
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.measuring.flow import not_calibrated_on
 from support.allocations import allocation
 
 IDS = [f"q{number}" for number in range(5)]

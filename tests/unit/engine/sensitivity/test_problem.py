@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import DataError
-from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.sensitivity.problem import (
+from quantdrift.measuring.problem import (
     GapProblem,
     classification_problem,
     contenders_for,
@@ -15,6 +14,8 @@ from quantdrift.engine.sensitivity.problem import (
     hold_out,
     retrieval_problem,
 )
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.streamed import score_embeddings
 from support.worlds import Rower, rows_of
 
 
