@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
 
-from integration.engine import onnx_samples as samples
+from integration.models import onnx_samples as samples
 from quantdrift.runs.folder import read_run
 from support.candidate_samples import TEXTS, bert, tokenizer
 from support.command_line import cli

@@ -14,7 +14,7 @@ from sentence_transformers import CrossEncoder
 from torch import nn
 from transformers import BertForSequenceClassification
 
-from integration.engine import onnx_samples as samples
+from integration.models import onnx_samples as samples
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.features.export.onnx import export_graph
 from quantdrift.runs.folder import read_run

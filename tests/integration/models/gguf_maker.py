@@ -11,7 +11,7 @@ from sentence_transformers.models import Normalize, Pooling, Transformer
 from torch import Tensor
 from transformers import AutoTokenizer, Qwen3Config, Qwen3Model
 
-from integration.engine.checkpoint_makers import minilm, weights
+from integration.models.checkpoint_makers import minilm, weights
 
 BLOCK, N_LAYERS = 32, 2
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from integration.engine import checkpoint_makers as makers
+from integration.models import checkpoint_makers as makers
 from quantdrift.builtin.rtn.work import quantize_rtn
 from quantdrift.features.verify.likeness import _largest, _weight
 from support.candidate_samples import WORDS, bert, encoder, quantized

