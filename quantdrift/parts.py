@@ -7,7 +7,18 @@ classes that compute, and not before.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported from here
+    from quantdrift.base.display import clean as clean
+    from quantdrift.base.errors import QuantDriftError as QuantDriftError
+    from quantdrift.base.errors import ServerError as ServerError
+    from quantdrift.base.errors import UnsupportedError as UnsupportedError
+    from quantdrift.base.extras import refuse_missing as refuse_missing
+    from quantdrift.base.keys import KeyNames as KeyNames
+    from quantdrift.base.keys import find_key as find_key
+    from quantdrift.base.keys import is_loopback as is_loopback
+    from quantdrift.base.keys import without_key as without_key
+    from quantdrift.base.logs import captured_logs as captured_logs
     from quantdrift.base.registry import Package as Package
+    from quantdrift.base.registry import Registry as Registry
     from quantdrift.builtin.index.engine import Engine as Engine
     from quantdrift.builtin.index.engine import Order as Order
     from quantdrift.candidate.quantized import LayerQuantizer as LayerQuantizer
@@ -33,6 +44,7 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.metrics import metric as metric
     from quantdrift.models.model import EmbeddingModel as EmbeddingModel
     from quantdrift.scheme import Scheme as Scheme
+    from quantdrift.scoring.indexes import DEFAULT_LIMIT as DEFAULT_LIMIT
     from quantdrift.scoring.indexes import Found as Found
     from quantdrift.scoring.indexes import SearchIndex as SearchIndex
     from quantdrift.scoring.similarity import Similarity as Similarity
@@ -41,7 +53,12 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.show.output import Output as Output
 
 _NAMES = {
-    "base.registry": "Package",
+    "base.display": "clean",
+    "base.errors": "QuantDriftError ServerError UnsupportedError",
+    "base.extras": "refuse_missing",
+    "base.keys": "KeyNames find_key is_loopback without_key",
+    "base.logs": "captured_logs",
+    "base.registry": "Package Registry",
     "builtin.index.engine": "Engine Order",
     "candidate.quantized": "LayerQuantizer Moments QuantizedWeight group_absmax spread",
     "candidate.stages": "ModelStage StagedModel",
@@ -55,7 +72,7 @@ _NAMES = {
     "metrics": "metric",
     "models.model": "EmbeddingModel",
     "scheme": "Scheme",
-    "scoring.indexes": "Found SearchIndex",
+    "scoring.indexes": "DEFAULT_LIMIT Found SearchIndex",
     "scoring.similarity": "Similarity",
     "scoring.stages": "VectorStage",
     "scoring.stored": "Stored",
