@@ -7,18 +7,30 @@ classes that compute, and not before.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported from here
+    from quantdrift.base.errors import QuantDriftError as QuantDriftError
+    from quantdrift.base.records import Record as Record
     from quantdrift.base.registry import Package as Package
     from quantdrift.cli import Command as Command
+    from quantdrift.cli.options import OnCorpus as OnCorpus
+    from quantdrift.cli.options import OnModel as OnModel
     from quantdrift.cli.options import argument as argument
     from quantdrift.cli.options import option as option
     from quantdrift.cli.options import prints as prints
+    from quantdrift.data.retrieval import RetrievalDataset as RetrievalDataset
+    from quantdrift.data.retrieval import read_beir_folder as read_beir_folder
+    from quantdrift.data.sentences import SENTENCES as SENTENCES
     from quantdrift.encoders import EncoderKind as EncoderKind
+    from quantdrift.engine.deployed import find_model as find_model
     from quantdrift.engine.encoders.model import EmbeddingModel as EmbeddingModel
+    from quantdrift.engine.encoders.server_client import OneInputError as OneInputError
+    from quantdrift.engine.pair import QuantizedPair as QuantizedPair
     from quantdrift.engine.quantizers.base import LayerQuantizer as LayerQuantizer
     from quantdrift.engine.quantizers.base import Moments as Moments
     from quantdrift.engine.quantizers.base import QuantizedWeight as QuantizedWeight
     from quantdrift.engine.quantizers.base import group_absmax as group_absmax
     from quantdrift.engine.quantizers.base import spread as spread
+    from quantdrift.engine.refusals import read_candidate as read_candidate
+    from quantdrift.engine.saving.save import make_candidate as make_candidate
     from quantdrift.engine.scoring.indexes import Found as Found
     from quantdrift.engine.scoring.indexes import SearchIndex as SearchIndex
     from quantdrift.engine.scoring.precision import Stored as Stored
@@ -36,17 +48,27 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.quantizers import Quantizer as Quantizer
     from quantdrift.scheme import Scheme as Scheme
     from quantdrift.show.output import Output as Output
+    from quantdrift.show.tables import Grid as Grid
     from quantdrift.stages import Mend as Mend
     from quantdrift.stages import Option as Option
     from quantdrift.stages import Stage as Stage
 
 _NAMES = {
+    "base.errors": "QuantDriftError",
+    "base.records": "Record",
     "base.registry": "Package",
     "cli": "Command",
-    "cli.options": "argument option prints",
+    "cli.options": "OnCorpus OnModel argument option prints",
+    "data.retrieval": "RetrievalDataset read_beir_folder",
+    "data.sentences": "SENTENCES",
     "encoders": "EncoderKind",
+    "engine.deployed": "find_model",
     "engine.encoders.model": "EmbeddingModel",
+    "engine.encoders.server_client": "OneInputError",
+    "engine.pair": "QuantizedPair",
     "engine.quantizers.base": "LayerQuantizer Moments QuantizedWeight group_absmax spread",
+    "engine.refusals": "read_candidate",
+    "engine.saving.save": "make_candidate",
     "engine.scoring.indexes": "Found SearchIndex",
     "engine.scoring.precision": "Stored",
     "engine.scoring.streamed": "Similarity",
@@ -58,6 +80,7 @@ _NAMES = {
     "quantizers": "Quantizer",
     "scheme": "Scheme",
     "show.output": "Output",
+    "show.tables": "Grid",
     "stages": "Mend Option Stage",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

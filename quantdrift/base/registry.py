@@ -21,6 +21,8 @@ from quantdrift.base.errors import QuantDriftError, UnsupportedError
 
 Entry = TypeVar("Entry")
 _NAME = re.compile("[a-z][a-z0-9_-]{0,40}")
+OURS = "quantdrift"
+"""The distribution whose packages are built in."""
 REGISTRIES: "dict[str, Registry[Any]]" = {}
 """All that there are so far, by group."""
 
@@ -125,12 +127,13 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return {package.name: package for entry in self.values() for package in getattr(entry, "packages", ())}
 
     def versions(self, *entries: Entry) -> dict[str, str]:
-        """Names and versions of the packages that some entries come from; none of what is built in.
+        """Names and versions of the packages that some entries come from; none of what comes with quantdrift.
 
         A package that brings an entry decides what it computes, whatever the entry says of `packages`.
         """
         names = [name for name, entry in self.items() if any(entry is one for one in entries)]
-        return dict(package_of(self.points[name]) for name in names if name in self.points and name not in self.broken)
+        points = [self.points[name] for name in names if name in self.points and name not in self.broken]
+        return dict(package for package in map(package_of, points) if package[0] != OURS)
 
     @contextmanager
     def tried(
@@ -205,6 +208,7 @@ def package_of(point: EntryPoint) -> tuple[str, str]:
 def blamed(error: BaseException) -> str:
     """Name the package of other people's parts that an error was raised in, and these parts; empty where in none."""
     points = [point for registry in REGISTRIES.values() for point in registry.points.values()]
+    points = [point for point in points if package_of(point)[0] != OURS]
     for frame, _ in reversed([*walk_tb(error.__traceback__)]):
         module = str(frame.f_globals.get("__name__")).partition(".")[0]
         if there := [point for point in points if re.split("[.:]", point.value)[0] == module]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from quantdrift.base.errors import ServerError, UnsupportedError
 from quantdrift.base.extras import extras_named, version_of
 from quantdrift.base.keys import OPENAI, Key, is_loopback, without_key
 from quantdrift.base.records import Whole
+from quantdrift.base.text import counted
 from quantdrift.spec.grammar import Endpoint
 
 if TYPE_CHECKING:
@@ -75,12 +77,14 @@ class RetryPolicy:
 
     Attributes:
         timeout: seconds to wait for an answer; the first request may load the model.
+        total: seconds that a request may take, attempts that failed included.
         say: called with a line where a wait is long.
         sleep: waits so many seconds.
         transport: of httpx, in place of the network.
     """
 
     timeout: float = 120.0
+    total: float = inf
     say: Callable[[str], None] = lambda _line: None
     sleep: Callable[[float], None] = time.sleep
     transport: Any = None
@@ -168,18 +172,19 @@ class EndpointClient:
         """The embeddings of one request, float32 [n, dim]; requests that failed together do not come back together."""
         url = self.endpoint.embeddings
         body = {"model": self.endpoint.model, "input": list(texts), "encoding_format": "float"}
+        end = time.monotonic() + self._policy.total
         for attempt in itertools.count(1):
             try:
                 content = self._once(body, (1 + len(texts)) * _EMBEDDING)
                 break
             except _TransientError as error:
                 early = error.unreached and self._dimensions is None
-                if attempt >= (ATTEMPTS_TO_CONNECT if early else ATTEMPTS):
-                    hint = "Is the server running, and is that its address?" if early else f"{_GO_ON} later"
-                    raise ServerError(f"{url} {error} ({attempt} attempts). {hint}") from error
-                seconds = error.asked
-                if seconds is None:
-                    seconds = min(2.0 ** (attempt - 2), LONGEST_WAIT) + random.random()
+                seconds = min(2.0 ** (attempt - 2), LONGEST_WAIT) + random.random()
+                seconds = seconds if error.asked is None else error.asked
+                late = time.monotonic() + seconds > end
+                if late or attempt >= (ATTEMPTS_TO_CONNECT if early else ATTEMPTS):
+                    hint = "Is the server running, and is that its address?" if late or early else f"{_GO_ON} later"
+                    raise ServerError(f"{url} {error} ({counted(attempt, 'attempt')}). {hint}") from error
                 if seconds >= TOLD_WAIT:
                     self._policy.say(f"{self.endpoint.url} {error}; next try in {seconds:.0f} s")
             self._policy.sleep(seconds)
