@@ -192,14 +192,12 @@ class ServerModel:
         client: asks.
         concurrency: requests under way at a time.
         prefixes: role to what is put before every text; nothing unless it is set.
-        copies: of every text that are sent side by side, the first of which counts.
         notes: what a run says of it, one sentence each.
     """
 
     client: EndpointClient
     concurrency: int = 4
     prefixes: Mapping[str, str] = field(default_factory=dict)
-    copies: int = 1
     notes: tuple[str, ...] = ()
     modules: ClassVar[Sequence[Any]] = ()
 
@@ -212,9 +210,10 @@ class ServerModel:
         """Put before texts what the other model puts there, or what the user asked for; say so."""
         self.prefixes = {**lent, **asked}
         why = {**dict.fromkeys(lent, "the other model does"), **dict.fromkeys(asked, "asked for")}
-        given = [(role, prefix) for role, prefix in self.prefixes.items() if prefix]
         self.notes += tuple(
-            f"{self.endpoint} gets {prefix!r} before every {role}, as {why[role]}" for role, prefix in given
+            f"{self.endpoint} gets {prefix!r} before every {role}, as {why[role]}"
+            for role, prefix in self.prefixes.items()
+            if prefix
         )
 
     def prompt(self, role: str) -> str:
@@ -223,10 +222,10 @@ class ServerModel:
 
     def encode(self, texts: Sequence[str], role: str, batch_size: int) -> Vectors:
         """Embed texts in the role they have, float32 [n, dim]."""
-        sent = [self.prompt(role) + text for text in texts for _ in range(self.copies)]
+        sent = [self.prompt(role) + text for text in texts]
         parts = [range(at, min(at + batch_size, len(sent))) for at in range(0, len(sent), batch_size)]
         calls = [partial(in_halves, self.client.embed, sent, part) for part in parts]
-        return np.concatenate(side_by_side(calls, self.concurrency))[:: self.copies]
+        return np.concatenate(side_by_side(calls, self.concurrency))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

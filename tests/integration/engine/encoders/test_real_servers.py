@@ -103,8 +103,6 @@ def test_llama_cpp(served: tuple[str, str], data: Path, tmp_path: Path, monkeypa
     code, out, _ = cli("run", f"minilm vs {name}", "--data", str(data), "--out", "run", "-q")
     assert code == 0, out
     assert "bits per weight: not known, a server has the weights" in out
-    out = cli("noise", name, "--data", str(data), "-q", "--json")[1]
-    assert len(json.loads(out)["ways"]) == 4
 
     found = json.loads(cli("verify", name, "--of", "minilm@W8-g32", "--data", str(data), "-q", "--json")[1])
     assert found["verdict"] == "other"
