@@ -25,7 +25,7 @@ from quantdrift.base.errors import ServerError, UnsupportedError
 from quantdrift.base.extras import extras_named, version_of
 from quantdrift.base.keys import OPENAI, Key, is_loopback, without_key
 from quantdrift.base.records import Whole
-from quantdrift.base.text import counted
+from quantdrift.base.text import counted, some
 from quantdrift.spec.grammar import Endpoint
 
 if TYPE_CHECKING:
@@ -104,18 +104,20 @@ class _Embeddings(BaseModel):
     data: list[_Entry]
 
 
-def read_embeddings(content: bytes, n: int, dimensions: int | None, where: str) -> NDArray[np.float32]:
+def read_embeddings(
+    content: bytes, n: int, dimensions: int | None, where: str, key: Key | None = None
+) -> NDArray[np.float32]:
     """The embeddings of an answer in the order of the inputs, whatever order they came in, float32 [n, dim]."""
     try:
         entries = _Embeddings.model_validate_json(content).data
     except ValidationError:
         raise ServerError(
-            'expected {"data": [{"embedding": [NUMBER, ...]}, ...]}, one vector for each input (of llama-server: '
-            f"--pooling mean); got {content[:_COMPLAINT].decode(errors='replace') or 'nothing'}"
+            f'{where}: expected {{"data": [{{"embedding": [NUMBER, ...]}}, ...]}}, one vector for each input (of '
+            f"llama-server: --pooling mean); got {without_key(content.decode(errors='replace'), key) or 'nothing'}"
         ) from None
     places = [at if entry.index is None else entry.index for at, entry in enumerate(entries)]
     if sorted(places) != list(range(n)):
-        raise ServerError(f"expected embeddings of {n} inputs, each index once; got {len(places)}: {places}")
+        raise ServerError(f"{where}: expected embeddings of {n} inputs, each index once; got {len(places)}: {some(places)}")
     vectors: list[NDArray[np.float32]] = []
     for place in range(n):
         with np.errstate(over="ignore"):  # what is too large is infinite, and refused
@@ -125,8 +127,8 @@ def read_embeddings(content: bytes, n: int, dimensions: int | None, where: str) 
         dimensions = dimensions or len(vector)
         if len(vector) != dimensions:
             raise ServerError(
-                f"embeddings are of different lengths: {dimensions} numbers and {len(vector)} (input {place}); "
-                "expected one model to answer all the time"
+                f"{where}: embeddings are of different lengths: {dimensions} numbers and {len(vector)} (input "
+                f"{place}); expected one model to answer all the time"
             )
         vectors.append(vector)
     return np.stack(vectors)
@@ -188,12 +190,7 @@ class EndpointClient:
                 if seconds >= TOLD_WAIT:
                     self._policy.say(f"{self.endpoint.url} {error}; next try in {seconds:.0f} s")
             self._policy.sleep(seconds)
-        try:
-            vectors = read_embeddings(content, len(texts), self._dimensions, url)
-        except OneInputError:
-            raise
-        except ServerError as error:
-            raise ServerError(f"{url}: {without_key(str(error), self._key, 300)}") from None
+        vectors = read_embeddings(content, len(texts), self._dimensions, url, self._key)
         self._dimensions = vectors.shape[1]
         return vectors
 
