@@ -117,7 +117,8 @@ def read_embeddings(
         ) from None
     places = [at if entry.index is None else entry.index for at, entry in enumerate(entries)]
     if sorted(places) != list(range(n)):
-        raise ServerError(f"{where}: expected embeddings of {n} inputs, each index once; got {len(places)}: {some(places)}")
+        got = f"{len(places)}: {some(places)}"
+        raise ServerError(f"{where}: expected embeddings of {n} inputs, each index once; got {got}")
     vectors: list[NDArray[np.float32]] = []
     for place in range(n):
         with np.errstate(over="ignore"):  # what is too large is infinite, and refused
