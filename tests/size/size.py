@@ -62,7 +62,7 @@ def sums(packages: dict[str, Counter[str]]) -> dict[str, int]:
     tests = sum(n for name, n in code.items() if name.startswith("tests"))
     features = sum(n for name, n in code.items() if name.startswith("quantdrift/features"))
     product = sum(code.values()) - tests - kit
-    satellites = features + code.get("plugins/quantdrift_beir", 0) + code.get("plugins/quantdrift_pytest", 0)
+    satellites = features + sum(code.get(f"plugins/quantdrift_{name}", 0) for name in ("beir", "pytest", "servers"))
     return {**code, "core": product - satellites, "product": product, "tests": tests}
 
 
