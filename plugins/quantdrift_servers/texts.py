@@ -1,13 +1,18 @@
 """The texts that both commands embed, and their embeddings; needs no torch."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from itertools import permutations
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.parts import SENTENCES, OneInputError, QuantDriftError, RetrievalDataset
+from quantdrift.parts import SENTENCES, OneInputError, QuantDriftError
+
+if TYPE_CHECKING:
+    from quantdrift.parts import RetrievalDataset
 
 Role = Literal["query", "document"]
 Texts = Sequence[tuple[Role, str]]

@@ -96,9 +96,13 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         }
 
     @cached_property
+    def _listed(self) -> tuple[EntryPoint, ...]:
+        return tuple(entry_points(group=self.group))  # which looks through all that is installed
+
+    @cached_property
     def points(self) -> dict[str, EntryPoint]:
-        """The entry points of other packages, by name."""
-        return {point.name: point for point in entry_points(group=self.group)}
+        """The entry points of packages, by name."""
+        return {point.name: point for point in self._listed}
 
     @cached_property
     def _entries(self) -> dict[str, Entry]:
@@ -106,9 +110,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         for name, module in self._ours.items():
             entry: Any = getattr(import_module(module), self.attribute, None)
             entries |= entry if isinstance(entry, dict) else {} if entry is None else {name: entry}
-        listed = entry_points(group=self.group) if self.points else ()  # which looks through all that is installed
         for name, point in self.points.items():
-            brought = {package_of(one)[0] for one in listed if one.name == name}
+            alike = [one for one in self._listed if one.name == name]
+            brought = {package_of(one)[0] for one in alike} if len(alike) > 1 else ()
             if len(brought) > 1:  # whichever came last would be taken
                 self.broken[name] = f"ValueError: {' and '.join(sorted(brought))} have one of that name; uninstall one"
                 continue

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from quantdrift.checkpoints.checkpoint import Checkpoint, find_checkpoint
 from quantdrift.engine.encoders.server import ServerModel, reach
 from quantdrift.engine.encoders.server_client import RetryPolicy
 from quantdrift.spec.grammar import Endpoint, is_endpoint, read_endpoint
 
 if TYPE_CHECKING:
+    from quantdrift.checkpoints.checkpoint import Checkpoint
     from quantdrift.engine.encoders.model import EmbeddingModel
     from quantdrift.engine.encoders.sentence import SentenceEncoder
 
@@ -65,4 +65,8 @@ class FoundModel:
 
 def find_model(name: str) -> FoundModel:
     """The server, folder, file or model on the hub that a name means; a wrong one is refused before torch is loaded."""
-    return FoundModel(name=name, place=read_endpoint(name) if is_endpoint(name) else find_checkpoint(name))
+    if is_endpoint(name):
+        return FoundModel(name=name, place=read_endpoint(name))
+    from quantdrift.checkpoints.checkpoint import find_checkpoint  # noqa: PLC0415 -- no server needs it
+
+    return FoundModel(name=name, place=find_checkpoint(name))

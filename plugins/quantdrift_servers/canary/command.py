@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from quantdrift.parts import Grid, Output, QuantDriftError, argument, find_model, option, prints, read_beir_folder
+from quantdrift.parts import Grid, Output, QuantDriftError, argument, find_model, option, prints
 from quantdrift_servers.canary import record
 from quantdrift_servers.texts import TEXTS, Role, Texts, accepted, draw, embedded, shortened, without
 
@@ -66,6 +66,8 @@ def save(options: SaveOptions) -> Output:
     record.Canary.check_place(options.out)
     texts: Texts = TEXTS[: options.texts]
     if options.data is not None:
+        from quantdrift.parts import read_beir_folder
+
         texts = draw(read_beir_folder(options.data), options.texts)
     elif options.texts > len(TEXTS):
         raise QuantDriftError(f"there are {len(TEXTS)} built-in texts; for {options.texts} expected --data FOLDER")

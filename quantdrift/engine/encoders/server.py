@@ -53,6 +53,8 @@ def side_by_side(calls: Sequence[Callable[[], Result]], width: int) -> list[Resu
 
     After an error, or Ctrl-C, nobody waits for the calls behind it.
     """
+    if len(calls) == 1:
+        return [calls[0]()]
     with ThreadPool(max(1, min(width, len(calls)))) as pool:
         return list(pool.imap(lambda call: call(), calls))
 
