@@ -103,7 +103,7 @@ class Commands(TyperGroup):
         self.forms = {
             f"{command.form_of} --{name}": name for name, command in FEATURES.items() if command.form_of is not None
         }
-        for name, command in sorted(FEATURES.items()):  # ours stand in packages, too
+        for name, command in FEATURES.items():
             if command.form_of is None:
                 self.groups.setdefault(command.group, {})[name] = command.help or ""
         # only the names: for what is nearest to a name that is not known

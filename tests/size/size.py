@@ -62,8 +62,9 @@ def sums(packages: dict[str, Counter[str]]) -> dict[str, int]:
     tests = sum(n for name, n in code.items() if name.startswith("tests"))
     features = sum(n for name, n in code.items() if name.startswith("quantdrift/features"))
     product = sum(code.values()) - tests - kit
-    satellites = features + sum(code.get(f"plugins/quantdrift_{name}", 0) for name in ("beir", "pytest", "servers"))
-    return {**code, "core": product - satellites, "product": product, "tests": tests}
+    core = {"plugins/quantdrift_lm_eval", "plugins/quantdrift_mteb"}
+    satellites = sum(n for name, n in code.items() if name.startswith("plugins/") and name not in core)
+    return {**code, "core": product - features - satellites, "product": product, "tests": tests}
 
 
 def over(found: dict[str, int], budget: dict[str, int]) -> list[str]:
