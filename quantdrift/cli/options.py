@@ -23,10 +23,11 @@ from quantdrift.show.output import Output, emit, form_of
 from quantdrift.spec.grammar import Spec, Versus, dtype_named
 
 if TYPE_CHECKING:
-    from quantdrift.ask import Ask
+    from quantdrift.asking.ask import Ask
     from quantdrift.data.labelled import Dataset
     from quantdrift.data.retrieval import RetrievalDataset
-    from quantdrift.engine.inputs import Settings
+    from quantdrift.finished.shortlist import Shortlist
+    from quantdrift.models.inputs import Settings
     from quantdrift.statistics.standing import Tolerances
 
 _HEAD = re.compile(r"(?P<names>(?:--?[a-z/-]+ ?)*)(?P<metavar>[A-Z][A-Z.,=|\[\]]*)?: ")
@@ -117,7 +118,7 @@ def _latest(value: Any) -> Any:
 def _usable(value: str | None) -> str | None:
     """A device, which is refused before anything is loaded where it cannot be there."""
     if value is not None:
-        from quantdrift.engine.refusals import check_device
+        from quantdrift.candidate.refusals import check_device
 
         check_device(value)
     return value
@@ -256,7 +257,7 @@ class OnModel:
     @property
     def settings(self) -> Settings:
         """The settings that inputs are put through the model with."""
-        from quantdrift.engine.inputs import Settings
+        from quantdrift.models.inputs import Settings
 
         how: dict[str, Any] = {"dtype": dtype_named(self.dtype), "trust_remote_code": self.trust_remote_code}
         how |= {"query_prompt": self.query_prompt, "document_prompt": self.document_prompt}
@@ -270,7 +271,7 @@ class OnModel:
     @property
     def how(self) -> dict[str, Any]:
         """The arguments of all that runs a model: settings, where embeddings are kept, progress, device, revision."""
-        from quantdrift.engine.store import EmbeddingStore, default_store
+        from quantdrift.models.store import EmbeddingStore, default_store
 
         return {
             "settings": self.settings,
@@ -315,13 +316,16 @@ class Measuring(OnModel):
         """The settings that a pair is measured with."""
         return replace(super().settings, k=self.k, noise_floor=self.noise_floor, seed=self.seed)
 
-    def ask(self, pair: Spec | Versus, dataset: Dataset, *part: object) -> Ask:
+    def ask(self, pair: Spec | Versus, dataset: Dataset, *part: object, shortlist: Shortlist | None = None) -> Ask:
         """The measurement of a pair on data, or what else of them, that these options ask for."""
-        from quantdrift.ask import Ask
+        from quantdrift.asking.ask import Ask
         from quantdrift.data.retrieval import facts_of
 
         settings = {**asdict(self.settings), "device": self.device, "revision": self.revision}
-        return Ask(pair=pair, data=facts_of(dataset), settings=settings, part=part)
+        if shortlist is not None:
+            part = ("shortlist", shortlist.digest, shortlist.top)
+        data = facts_of(dataset)
+        return Ask(pair=pair, data=data, settings=settings, part=part, dataset=dataset, shortlist=shortlist)
 
 
 TOLERANCE = (

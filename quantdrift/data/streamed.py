@@ -61,7 +61,7 @@ class StreamedDataset:
         raise NotImplementedError
 
     def run(self, pair: Any, **how: Any) -> Run:
-        """Measure a pair and write the run; `how` is what `engine.run.run` takes, and `cli.options.Streaming` gives."""
+        """Measure a pair and write the run; `how` is what `asking.run.run` takes, and `cli.options.Streaming` gives."""
         assert self.kind is not None  # which has read it
         run: Run = imported(self.kind.run)(pair, self, **how)
         return run

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from quantdrift.base.errors import RunError
 from quantdrift.base.records import Record
-from quantdrift.checkpoints.named import resolve
-from quantdrift.engine.encoders.loading import loading, quiet_loading
-from quantdrift.engine.encoders.sentence import pick_device
-from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.builtin.sentence.work import pick_device
 from quantdrift.features.rag.questions import Prompt
+from quantdrift.models.files.named import resolve
+from quantdrift.models.loading import loading, quiet_loading
+from quantdrift.models.weights import weights_fingerprint
 
 LONGEST = 30
 """Tokens of an answer."""

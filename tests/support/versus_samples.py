@@ -12,12 +12,12 @@ from torch import Tensor
 
 from quantdrift.base.progress import Silent
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.run import run as run_pair
-from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import perturbation
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Spec, Versus, parse
+from support.asking import run_pair
 
 QUERIES = ("Which animal gives milk?", "How is bread baked?", "Why did the engine stop?")
 DOCUMENTS = (

@@ -51,8 +51,8 @@ def command(options: NoiseOptions) -> Output:
             "the noise floor of every run, and quantdrift canary save"
         )
     dataset = of_texts(options.dataset, "noise")
+    from quantdrift.candidate.refusals import check_pair
     from quantdrift.cli.studying import measured_schemes
-    from quantdrift.engine.refusals import check_pair
     from quantdrift.features.noise.study import METRICS, SCHEMES, run_on
     from quantdrift.metrics import parse_metric
     from quantdrift.statistics.estimates import as_json

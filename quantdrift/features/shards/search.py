@@ -18,29 +18,30 @@ from typing import Any
 import numpy as np
 import torch
 
+from quantdrift.asking.opening import Opened, described_data, load_pair, own_ids_record
+from quantdrift.asking.run import measured_run
 from quantdrift.base.cache import arrays_in, cache_file, read_cache
 from quantdrift.base.display import note
 from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent
 from quantdrift.base.records import bytes_digest, parse_json
+from quantdrift.candidate.calibration.in_order import LayerCandidate
+from quantdrift.candidate.calibration.sample import calibration_texts
+from quantdrift.candidate.methods import methods_of
+from quantdrift.candidate.pair import Pair, QuantizedPair
 from quantdrift.data.retrieval import on_own_ids, own_documents, own_rows
-from quantdrift.engine.calibration.in_order import LayerCandidate
-from quantdrift.engine.calibration.sample import calibration_texts
-from quantdrift.engine.encoders.model import check_vectors
-from quantdrift.engine.flow import NOISE_DEPTH, Arms, Flow, noise_of_scores, scores_of
-from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, text_inputs
-from quantdrift.engine.opening import Opened, described_data, load_pair, own_ids_record
-from quantdrift.engine.pair import Pair, QuantizedPair
-from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.engine.readings import Search
-from quantdrift.engine.run import measured_run
-from quantdrift.engine.scoring.state import FIELDS, ScoreState, merge, state_of
-from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.store import EmbeddingStore, digest_of, keeping, key_of, store_for
 from quantdrift.evidence.record import Noise
 from quantdrift.features.shards.corpus import ByPosition, Shard, ShardedDataset
 from quantdrift.features.shards.workers import Score, Workers, worker_number
+from quantdrift.measuring.flow import NOISE_DEPTH, Arms, Flow, noise_of_scores, scores_of
+from quantdrift.measuring.readings import Search
+from quantdrift.models.inputs import Inputs, Rows, Settings, Vectors, text_inputs
+from quantdrift.models.model import check_vectors
+from quantdrift.models.store import EmbeddingStore, digest_of, keeping, key_of, store_for
 from quantdrift.runs.folder import Run, check_place, now
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.state import FIELDS, ScoreState, merge, state_of
+from quantdrift.scoring.streamed import score_embeddings
 from quantdrift.spec.grammar import Spec, Versus, chooses, options_of
 
 _VERSION = 3

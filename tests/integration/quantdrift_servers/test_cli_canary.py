@@ -161,8 +161,8 @@ def test_a_server_is_checked_where_torch_is_not_installed(server: Server, saved:
 
 @pytest.mark.slow
 def test_minilm_here_and_on_a_server(tmp_path: Path) -> None:
-    from quantdrift.engine.opening import load_model  # noqa: PLC0415 -- torch, which only this test needs
-    from quantdrift.engine.pair import QuantizedPair  # noqa: PLC0415 -- likewise
+    from quantdrift.asking.opening import load_model  # noqa: PLC0415 -- torch, which only this test needs
+    from quantdrift.candidate.pair import QuantizedPair  # noqa: PLC0415 -- likewise
 
     encoder: Any = load_model("minilm", None, device="cpu")
     file, model = tmp_path / "canary.json", encoder.model

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from integration.engine import checkpoint_makers as makers
-from quantdrift.engine.quantizers.rtn import quantize_rtn
+from integration.models import checkpoint_makers as makers
+from quantdrift.builtin.rtn.work import quantize_rtn
 from quantdrift_servers.verify.likeness import _largest, _weight
 from support.candidate_samples import WORDS, bert, encoder, quantized
 from support.command_line import cli
