@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.finished.formats import Format as Format
     from quantdrift.kinds.encoder import EncoderKind as EncoderKind
     from quantdrift.kinds.quantizer import Quantizer as Quantizer
-    from quantdrift.kinds.stage import Mend as Mend
+    from quantdrift.kinds.stage import Advice as Advice
     from quantdrift.kinds.stage import Option as Option
     from quantdrift.kinds.stage import Stage as Stage
     from quantdrift.metrics import metric as metric
@@ -87,7 +87,7 @@ _NAMES = {
     "finished.formats": "Format",
     "kinds.encoder": "EncoderKind",
     "kinds.quantizer": "Quantizer",
-    "kinds.stage": "Mend Option Stage",
+    "kinds.stage": "Advice Option Stage",
     "metrics": "metric",
     "models.model": "EmbeddingModel",
     "models.server_client": "OneInputError",

@@ -51,7 +51,7 @@ LIBRARIES = (
 def libraries(pair: Spec | Versus) -> dict[str, str]:
     """The versions of those that are installed, and of what only this pair stands on."""
     scheme = pair.scheme if isinstance(pair, Spec) else None
-    own = () if scheme is None else chain.from_iterable(STAGES[name].stands_on(scheme) for name in stages_of(scheme))
+    own = () if scheme is None else chain.from_iterable(STAGES[name].needs(scheme) for name in stages_of(scheme))
     versions = {name: version_of(name) for name in (*LIBRARIES, *MODEL_FILES.packages, *own)}
     return {name: version for name, version in versions.items() if version is not None} | parts_of(pair)
 
@@ -70,7 +70,7 @@ def parts_of(pair: Spec | Versus) -> dict[str, str]:
     if isinstance(pair, Spec):
         versions |= QUANTIZERS.versions(QUANTIZERS[pair.scheme.quantizer])
         for stage in (STAGES[name] for name in stages_of(pair.scheme)):
-            versions |= {**STAGES.versions(stage), **stage.brought(pair.scheme)}
+            versions |= {**STAGES.versions(stage), **stage.versions(pair.scheme)}
     return versions
 
 
@@ -99,7 +99,7 @@ class Ask:
     @property
     def certain(self) -> bool:
         """Whether a change of the models is seen from here; on a hub or a server they may change in silence."""
-        if isinstance(self.pair, Spec) and not all(STAGES[name].settled for name in stages_of(self.pair.scheme)):
+        if isinstance(self.pair, Spec) and not all(STAGES[name].reproducible for name in stages_of(self.pair.scheme)):
             return False
         return all(_place(name)[0] for name in names_of(self.pair)) if self.models is None else None not in self.models
 

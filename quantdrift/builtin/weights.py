@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from quantdrift.kinds.quantizer import QUANTIZERS
-from quantdrift.kinds.stage import Mend, Option, Stage
+from quantdrift.kinds.stage import Advice, Option, Stage
 from quantdrift.scheme import DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER, FULL_BITS, MAX_BITS, Scheme
 
 _COUNT = Option(pattern="[1-9][0-9]{0,8}", values="a whole number, 1 or more")
@@ -29,18 +29,18 @@ def not_plain(scheme: Scheme) -> Iterator[str]:
         yield "+query is one of the configurations that repair tries"
 
 
-def _mend(scheme: Scheme) -> Mend:
+def _mend(scheme: Scheme) -> Advice:
     if any(not_plain(scheme)):
-        return Mend(what="Take more bits, or another quantizer.")
-    return Mend(what="Find a deployment that changes fewer answers.", command="repair")
+        return Advice(what="Take more bits, or another quantizer.")
+    return Advice(what="Find a deployment that changes fewer answers.", command="repair")
 
 
 STAGE = Stage(
     what="weights of the linear layers: W4, W3.5+gap",
     kind="layers",
     place=0,
-    present=lambda scheme: scheme.weight_bits != FULL_BITS,
-    without={
+    is_present=lambda scheme: scheme.weight_bits != FULL_BITS,
+    absent_fields={
         "weight_bits": float(FULL_BITS),
         "group_size": DEFAULT_GROUP_SIZE,
         "quantizer": DEFAULT_QUANTIZER,
@@ -56,5 +56,5 @@ STAGE = Stage(
         "grid": Option(pattern="paper|library", values="paper or library"),
     },
     formats=("safetensors", "onnx"),
-    mend=_mend,
+    advice=_mend,
 )

@@ -437,7 +437,7 @@ def dressed(checkpoint: Checkpoint, reference: Reference | None, body: Any, devi
 
 def _tokenizer_folder(checkpoint: Checkpoint, reference: Reference) -> Path | None:
     """Return the folder of a checkpoint's own tokenizer; None if it has none, or takes the chat template with it."""
-    alone = checkpoint.file is not None and not MODEL_FILES[checkpoint.method].beside
+    alone = checkpoint.file is not None and not MODEL_FILES[checkpoint.method].companions
     has_one = any((checkpoint.folder / name).is_file() for name in _TOKENIZERS)
     templated = getattr(reference.model[0], "transformer_task", None) == "text-generation"
     return checkpoint.folder if has_one and not alone and not templated else None

@@ -146,7 +146,7 @@ class QuantizedPair:
     @property
     def by_batch(self) -> bool:
         """Whether what the candidate makes of an input can depend on what else is in its batch."""
-        return any(stage.in_(self.scheme) and stage.by_batch(self.scheme) for stage in STAGES.values())
+        return any(stage.in_(self.scheme) and stage.depends_on_batch(self.scheme) for stage in STAGES.values())
 
     @property
     def needs_calibration(self) -> bool:
@@ -305,7 +305,7 @@ class QuantizedPair:
         """Inside, those stages are in place that linear layers are calibrated with, or the others; layers as before."""
         with ExitStack() as stack:
             for name, stage in self.stages.items():
-                if STAGES[name].under_layers is under:
+                if STAGES[name].before_layers is under:
                     stack.enter_context(stage.applied())
             yield
 
@@ -363,7 +363,9 @@ class QuantizedPair:
             self.modules,
             self.layers,
             self._chosen() if widths is None else widths,
-            scale_bits=lambda rows, columns: QUANTIZERS[scheme.quantizer].beside(rows, columns, scheme.group_size),
+            scale_bits=lambda rows, columns: QUANTIZERS[scheme.quantizer].overhead_bits(
+                rows, columns, scheme.group_size
+            ),
             beside=self._beside(),
         )
 

@@ -41,7 +41,7 @@ def refuse_settings(scheme: Scheme) -> None:
     ]
     takes |= {key for stage in others for key in stage.options}
     takes |= {"calib", "seed"} if calibrates(scheme) else set()
-    takes |= {"seed"} if chooses(scheme) or any(stage.draws for stage in there) else set()
+    takes |= {"seed"} if chooses(scheme) or any(stage.uses_seed for stage in there) else set()
     stored = scheme.option("allocation")
     if scheme.criterion is not None:
         takes |= {*CHOICE} if stored is None else {"allocation", "widths"}
@@ -163,7 +163,7 @@ def refuse_for_classes(spec: Spec, kind: Kind) -> None:
 
 def refuse_batches(scheme: Scheme, why: str) -> None:
     """Refuse what says how texts are put together, where somebody else does that."""
-    if wrong := [key for key, _ in scheme.options if known_options()[key].batches]:
+    if wrong := [key for key, _ in scheme.options if known_options()[key].sets_batches]:
         raise UnsupportedError(f"{scheme}: +{wrong[0]}= is for quantdrift run: {why}; leave it out")
 
 

@@ -111,5 +111,5 @@ def model_stages(scheme: Scheme, pair: StagedModel) -> dict[str, ModelStage]:
 
 def options_under_layers(scheme: Scheme) -> list[tuple[str, str]]:
     """The options that change what linear layers are calibrated on."""
-    keys = {key for stage in STAGES.values() if stage.under_layers for key in stage.options}
+    keys = {key for stage in STAGES.values() if stage.before_layers for key in stage.options}
     return [option for option in scheme.options if option[0] in keys]

@@ -12,20 +12,20 @@ Use = Literal["search", "classes", "shortlist"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderKind:
-    """A kind of models, told without torch.
+    """What is known of a kind of models without torch.
 
     Attributes:
-        what: in words, with the data that it takes.
-        uses: what it is measured on.
-        load: "module:function" that loads one, of (source, device, revision, dtype): an
-            `models.model.LoadedModel`; one that searches is an `models.model.EmbeddingModel`.
-        accepts: "module:function" that says of (source, revision) whether a model is of this kind; all are if empty.
-        in_memory: classes of models in memory that are of this kind, each with a "module:function" of (model, source)
-            that makes an `builtin.sentence.work.SentenceEncoder` of one.
-        files: names of files of which one makes a folder a model of this kind.
-        packages: that load it, beside torch, transformers and sentence-transformers.
-        saved: whether `quantdrift quantize` writes its candidates, which are sentence-transformers' own then.
-        place: in the order in which kinds are asked, ascending.
+        what: what such a model is, and which data it takes.
+        uses: what it can be measured on.
+        load: "module:function" of (source, device, revision, dtype) that loads a `models.model.LoadedModel`; a model
+            that searches is a `models.model.EmbeddingModel`.
+        accepts: "module:function" of (source, revision) that says whether a model is of this kind; empty accepts all.
+        in_memory: the classes of models in memory that are of this kind, each with the "module:function" of
+            (model, source) that wraps one in a `builtin.sentence.work.SentenceEncoder`.
+        files: file names of which any one makes a folder a model of this kind.
+        packages: the packages that load it, beside torch, transformers and sentence-transformers.
+        can_save: whether `quantdrift quantize` writes its candidates, in the format of sentence-transformers.
+        place: its position in the order in which kinds are asked; lower comes first.
     """
 
     what: str
@@ -35,7 +35,7 @@ class EncoderKind:
     in_memory: Mapping[str, str] = field(default_factory=dict, hash=False)
     files: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
-    saved: bool = False
+    can_save: bool = False
     place: int = 50
 
     def is_of(self, source: Any, revision: str | None = None) -> bool:

@@ -19,25 +19,25 @@ def group_bits(n_rows: int, n_columns: int, group_size: int | None, *, bits: int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantizer:
-    """A quantizer, as grammar, refusals, doctor, fingerprints, repair and tables need it.
+    """What is known of a quantizer without torch.
 
     Attributes:
-        title: as a paper calls it.
-        make: "module:function" that makes the method of a scheme: a `LayerQuantizer`; loaded when it is needed.
+        title: its name in papers.
+        make: "module:function" that makes the `LayerQuantizer` of a scheme, loaded when it is needed.
         calibrated: whether it needs the inputs of each layer.
-        options: settings of a scheme that it takes itself, such as "grid".
-        packages: what does it, the preferred one first; none for what is built in.
-        tried: whether `repair` tries it unasked.
-        place: in lists, ascending.
-        beside: bits that a matrix takes beside its codes, of (rows, columns, group size).
-        widths: of a weight, where it is a number format and not a grid of integers of any width.
-        groups: of such a format: how many input weights share a scale, the usual number first.
-        input_widths: of a layer's inputs.
-        ranges: what ends the grid of inputs, `+act=`, the usual one first; "block" says that each block does.
+        options: the settings of a scheme that it takes itself, such as "grid".
+        packages: the packages that do the work, the preferred one first; none where it is built in.
+        in_repair: whether `repair` tries it unasked.
+        place: its position in lists; lower comes first.
+        overhead_bits: the bits that a matrix of (rows, columns, group size) takes beside its codes.
+        widths: the bits of a weight, for a number format; empty for a grid of integers of any width.
+        groups: how many weights of such a format may share a scale, the usual number first.
+        input_widths: the bits that the inputs of a layer may have.
+        ranges: what shares the range of inputs, `+act=`: "tensor", "token" or "block"; the usual one first.
         inputs: "module:function" that rounds a layer's inputs; see `candidate.calibration.inputs.Rounding`.
-        by_batch: whether a whole batch decides how the inputs of a layer are rounded.
-        formats: of saved candidates that can carry its codes, or the weights that these stand for.
-        words: regular expression of what other tools call it.
+        depends_on_batch: whether a whole batch decides how the inputs of a layer are rounded.
+        formats: the formats of saved candidates that can carry its codes, or the weights that they stand for.
+        aliases: regular expression of the names that other tools give it.
     """
 
     title: str
@@ -45,17 +45,17 @@ class Quantizer:
     calibrated: bool = False
     options: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
-    tried: bool = True
+    in_repair: bool = True
     place: int = 100
-    beside: Callable[[int, int, int | None], int] = group_bits
+    overhead_bits: Callable[[int, int, int | None], int] = group_bits
     widths: tuple[int, ...] = ()
     groups: tuple[int | None, ...] = ()
     input_widths: tuple[int, ...] = (4, 5, 6, 7, 8)
     ranges: tuple[str, ...] = ("tensor", "token")
     inputs: str = ""
-    by_batch: bool = False
+    depends_on_batch: bool = False
     formats: tuple[str, ...] = ("safetensors", "onnx")
-    words: str = ""
+    aliases: str = ""
 
     def method(self, scheme: Any) -> Any:
         """The method of a scheme, a `LayerQuantizer`."""

@@ -22,31 +22,31 @@ class Option:
     """How `+KEY=VALUE` is written.
 
     Attributes:
-        pattern: regular expression of the values.
-        values: the same in words.
-        batches: whether it says how inputs are put together, which only `quantdrift run` does itself.
-        usual: values that are tried where somebody asks what this option changes.
-        alone: the value of `+KEY` without one; empty where a value has to be given.
+        pattern: regular expression that a value must match in full.
+        values: what is expected, in words, for error messages.
+        sets_batches: whether the option says how inputs form batches, which only `quantdrift run` controls.
+        trial_values: the values to try for somebody who asks what the option changes.
+        bare_value: the value of `+KEY` without one; empty where a value has to be given.
     """
 
     pattern: str = ".+"
     values: str = "its value"
-    batches: bool = False
-    usual: tuple[str, ...] = ()
-    alone: str = ""
+    sets_batches: bool = False
+    trial_values: tuple[str, ...] = ()
+    bare_value: str = ""
 
     def __post_init__(self) -> None:
         re.compile(self.pattern)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mend:
+class Advice:
     """What makes a stage change fewer answers.
 
     Attributes:
-        what: in a sentence.
-        scheme: that does it; None for the scheme as it is.
-        command: of quantdrift that is given that scheme; empty where none helps.
+        what: what to do, in one sentence.
+        scheme: the scheme to run instead; None for the scheme as it is.
+        command: the command of quantdrift that takes this scheme; empty where none helps.
     """
 
     what: str
@@ -59,33 +59,34 @@ class Stage:
     """One thing that a candidate differs in.
 
     Attributes:
-        what: in words, for lists.
-        kind: what it changes.
-        options: of a scheme, by key.
-        place: in the order of a deployment, ascending.
-        work: "module:Class" that does it, loaded when it is needed; empty where the pair itself does.
-        present: whether a scheme has it; one of its options is named if None.
-        without: fields of a scheme that leave it out, beside its options.
-        check: why what a scheme says of it would have no effect; None where it has one. It reads the scheme alone.
-        refuse: raises where it cannot be made; it may ask a library, and runs before anything is loaded.
-        shares: whether it changes answers by itself, so that a waterfall gives it a share.
-        draws: whether `+seed=` changes it.
-        calibrates: whether a scheme's candidate needs inputs for it.
-        by_batch: whether what it makes of an input can depend on what else is in the batch; the candidate is then run
-            again for its own noise.
-        under_layers: whether linear layers are calibrated with it in place.
-        settled: whether its scheme decides what it does; a collection that is there may change unseen.
-        codes: whether stored embeddings or an index hold codes, whose loss rescoring mends.
-        vector_bits: of a number of a stored embedding; None where it leaves that as it is.
-        tried: options that `repair` tries.
-        thorough: options that `repair --thorough` tries besides, which take long.
-        formats: of saved candidates that can carry it.
-        packages: that do it.
-        stands_on: names of packages, of those that a scheme chooses from.
-        mend: what to do where it changes too many answers; None where nothing is known.
-        brought: versions of other packages that bring what a scheme chooses from.
-        part: of "quantization" in run.json that is about it, by key; empty where there is none.
-        lines: what a run says of it, from that part.
+        what: what the stage is, for lists.
+        kind: what the stage changes.
+        options: the options of a scheme that belong to it, by key.
+        place: its position in a deployment; lower comes first.
+        work: "module:Class" of the class that does the work, loaded when it is needed; empty where the pair itself
+            does it.
+        is_present: whether a scheme has the stage; by default it has when one of `options` is named.
+        absent_fields: the values of a scheme's fields that leave the stage out, beside its options.
+        check: returns why the stage would have no effect in a scheme, or None. It reads the scheme alone.
+        refuse: raises where the stage cannot be made. It may ask a library, and runs before anything is loaded.
+        in_waterfall: whether the stage changes answers by itself, so that a waterfall gives it a share.
+        uses_seed: whether `+seed=` changes the stage.
+        calibrates: whether the candidate of a scheme needs inputs for it.
+        depends_on_batch: whether the result for an input can depend on the other inputs of its batch. The candidate
+            is then run a second time to measure its own noise.
+        before_layers: whether the stage is in place while linear layers are calibrated.
+        reproducible: whether the scheme decides all that the stage does. A collection on a server may change unseen.
+        stores_codes: whether stored embeddings or an index hold codes, whose loss rescoring mends.
+        vector_bits: bits of one number of a stored embedding; None leaves them as they are.
+        repair_options: the options that `repair` tries.
+        slow_repair_options: further options that `repair --thorough` tries.
+        formats: the formats of saved candidates that can carry the stage.
+        packages: the packages that do the work.
+        needs: names of the packages that a scheme chooses among these.
+        advice: what to do where the stage changes too many answers; None where nothing is known.
+        versions: versions of other packages whose parts a scheme chooses.
+        record_key: the key of "quantization" in run.json under which the stage is described; empty for none.
+        run_lines: what a run says of the stage, given the value under `record_key`.
     """
 
     what: str
@@ -93,31 +94,35 @@ class Stage:
     options: Mapping[str, Option] = field(default_factory=dict)
     place: int = 100
     work: str = ""
-    present: Callable[[Scheme], bool] | None = None
-    without: Mapping[str, Any] = field(default_factory=dict)
+    is_present: Callable[[Scheme], bool] | None = None
+    absent_fields: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[Scheme], str | None] = lambda _: None
     refuse: Callable[[Scheme], None] = lambda _: None
-    shares: bool = True
-    draws: bool = False
+    in_waterfall: bool = True
+    uses_seed: bool = False
     calibrates: Callable[[Scheme], bool] = lambda _: False
-    by_batch: Callable[[Scheme], bool] = lambda _: False
-    under_layers: bool = False
-    settled: bool = True
-    codes: Callable[[Scheme], bool] = lambda _: False
+    depends_on_batch: Callable[[Scheme], bool] = lambda _: False
+    before_layers: bool = False
+    reproducible: bool = True
+    stores_codes: Callable[[Scheme], bool] = lambda _: False
     vector_bits: Callable[[Scheme], int | None] = lambda _: None
-    tried: tuple[Mapping[str, str], ...] = ()
-    thorough: tuple[Mapping[str, str], ...] = ()
+    repair_options: tuple[Mapping[str, str], ...] = ()
+    slow_repair_options: tuple[Mapping[str, str], ...] = ()
     formats: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
-    stands_on: Callable[[Scheme], Iterable[str]] = lambda _: ()
-    mend: Callable[[Scheme], Mend | None] = lambda _: None
-    brought: Callable[[Scheme], Mapping[str, str]] = lambda _: {}
-    part: str = ""
-    lines: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
+    needs: Callable[[Scheme], Iterable[str]] = lambda _: ()
+    advice: Callable[[Scheme], Advice | None] = lambda _: None
+    versions: Callable[[Scheme], Mapping[str, str]] = lambda _: {}
+    record_key: str = ""
+    run_lines: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
 
     def in_(self, scheme: Scheme) -> bool:
         """Whether a scheme has it."""
-        return any(key in self.options for key, _ in scheme.options) if self.present is None else self.present(scheme)
+        return (
+            any(key in self.options for key, _ in scheme.options)
+            if self.is_present is None
+            else self.is_present(scheme)
+        )
 
     def make(self, *arguments: Any) -> Any:
         """Make the object that does the stage's work for one candidate."""

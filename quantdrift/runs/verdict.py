@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted, percent
 from quantdrift.builtin.rescoring import rescored
-from quantdrift.kinds.stage import STAGES, Mend
+from quantdrift.kinds.stage import STAGES, Advice
 from quantdrift.runs.identity import classifies
 from quantdrift.runs.words import Record, estimates_of
 from quantdrift.scheme import Scheme
@@ -280,7 +280,7 @@ def advised(outcome: Verdict, record: Record, stage: str | None = None) -> Verdi
     )
 
 
-def _mend_of(record: Record, scheme: Scheme, stage: str | None) -> Mend | None:
+def _mend_of(record: Record, scheme: Scheme, stage: str | None) -> Advice | None:
     metrics = record.get("metrics") or {}
     codes, index = ((metrics.get(name) or {}).get("value") for name in ("codes.flip@1", "index.flip@1"))
     by_codes = codes is not None and index is not None and codes >= index
@@ -289,12 +289,12 @@ def _mend_of(record: Record, scheme: Scheme, stage: str | None) -> Mend | None:
     if stage is None and codes is not None and not by_codes and "index" in stages:
         stage = "index"
     if stage is None and len(stages) > 1:  # beside +query a stage cannot be measured alone
-        return None if scheme.query_only else Mend(what="See which stage changes most.", command="waterfall")
+        return None if scheme.query_only else Advice(what="See which stage changes most.", command="waterfall")
     mend = rescored(scheme) if by_codes and stages == ["index"] else None
-    mend = mend or STAGES[stage or stages[0]].mend(scheme)
+    mend = mend or STAGES[stage or stages[0]].advice(scheme)
     of_rows = "rows_per_document" in (record.get("deployment") or {})  # which are not rescored
     if of_rows and mend is not None and mend.scheme is not None and mend.scheme.option("rescore"):
-        return Mend(what="Store more of each row (+emb=fp16).")
+        return Advice(what="Store more of each row (+emb=fp16).")
     return mend
 
 

@@ -65,7 +65,7 @@ def _dtypes(record: Record) -> str:
     """The number types that both models compute with, where they are known."""
     made = record.get("quantization") or {}
     reference = str(record.get("settings", {}).get("dtype") or "").removeprefix("torch.")
-    runtime = str((made.get(STAGES["runtime"].part) or {}).get("dtype"))
+    runtime = str((made.get(STAGES["runtime"].record_key) or {}).get("dtype"))
     candidate = DTYPES[runtime] if runtime in DTYPES else str(made.get("dtype") or reference).removeprefix("torch.")
     if not reference:
         return ""
@@ -110,8 +110,8 @@ def candidate_lines(record: Record) -> Iterator[str]:
     if calibration := made.get("calibration"):
         yield _calibration(calibration, made, str(data.get("inputs", "texts")))
     for stage in STAGES.values():
-        if part := made.get(stage.part):
-            yield from stage.lines(part)
+        if part := made.get(stage.record_key):
+            yield from stage.run_lines(part)
     if index := (record.get("deployment") or {}).get("index"):
         yield _index(index, (record.get("times") or {}).get("query"))
     yield from _left_alone(record, made)

@@ -67,7 +67,11 @@ def _parts() -> Mapping[str, tuple[str, str, Callable[[str], Any]]]:
         "query": ("+", "query", bool),
         "criterion": ("+", "|".join(CRITERIA), str),
         **{
-            key: ("+", f"{key}=({option.pattern})|{key if option.alone else '(?!)'}", partial(_value, option.alone))
+            key: (
+                "+",
+                f"{key}=({option.pattern})|{key if option.bare_value else '(?!)'}",
+                partial(_value, option.bare_value),
+            )
             for key, option in known_options().items()
         },
     }
@@ -183,7 +187,7 @@ def _usual(written: str) -> str:
         meant += [f"W{usual[1]} (weights)"]
         meant += ["fp+emb=int8 (stored embeddings)"] if usual[1] == "8" else []
     for name, entry in QUANTIZERS.items():
-        if written and re.fullmatch(f"{name}|{entry.words}", written, re.IGNORECASE):
+        if written and re.fullmatch(f"{name}|{entry.aliases}", written, re.IGNORECASE):
             width = next(iter(entry.widths), 4)
             meant += [f"W{width}-{name}"]
             meant += [f"W{width}A{entry.input_widths[-1]}-{name} (inputs, too)"] if entry.inputs else []
@@ -263,7 +267,7 @@ def stages_of(scheme: Scheme) -> tuple[str, ...]:
     >>> stages_of(parse_scheme("W4A8+index=HNSW32"))
     ('weights', 'activations', 'index')
     """
-    return tuple(name for name, stage in STAGES.items() if stage.shares and stage.in_(scheme))
+    return tuple(name for name, stage in STAGES.items() if stage.in_waterfall and stage.in_(scheme))
 
 
 def options_of(scheme: Scheme, *kinds: Kind) -> list[str]:
@@ -281,9 +285,9 @@ def only(scheme: Scheme, stages: Collection[str]) -> Scheme | None:
     kept = [STAGES[name] for name in stages_of(scheme) if name in stages]
     if not kept:
         return None
-    others = [stage for stage in STAGES.values() if stage.shares and stage not in kept]
+    others = [stage for stage in STAGES.values() if stage.in_waterfall and stage not in kept]
     layers = any(stage.kind == "layers" for stage in kept)
-    changed: dict[str, Any] = {name: value for stage in others for name, value in stage.without.items()}
+    changed: dict[str, Any] = {name: value for stage in others for name, value in stage.absent_fields.items()}
     if layers and QUANTIZERS[scheme.quantizer].inputs:  # it rounds activations alone, too
         changed.pop("quantizer", None), changed.pop("group_size", None)
     dropped = {"calib", "seed", *(key for stage in others for key in stage.options)}
@@ -293,7 +297,7 @@ def only(scheme: Scheme, stages: Collection[str]) -> Scheme | None:
     dropped |= {key for stage in STAGES.values() if stage.in_(part) and stage.check(part) for key in stage.options}
     if calibrates(part):
         dropped -= {"calib", "seed"}
-    if part.criterion is not None or any(stage.draws for stage in kept):
+    if part.criterion is not None or any(stage.uses_seed for stage in kept):
         dropped -= {"seed"}
     return replace(part, options=_but(scheme, dropped))
 

@@ -112,10 +112,10 @@ NORMS = Stage(
     kind="model",
     work="staging:Norms",
     options={"gains": Option(pattern="[1-9]", values="decimals that are kept, 1 to 9")},
-    tried=({"gains": "1"},),
+    repair_options=({"gains": "1"},),
     packages=(Package(name="staging", module="staging", extra="staging", note="rounds gains"),),
-    part="gains",
-    lines=lambda gains: [f"gains of {gains} norms rounded"],
+    record_key="gains",
+    run_lines=lambda gains: [f"gains of {gains} norms rounded"],
 )
 CLIP = Stage(
     what="the largest numbers of stored embeddings",
@@ -390,7 +390,7 @@ def test_one_that_is_broken_keeps_nothing_else_from_working(quantdrift: Says, do
         "expected Quantizer",
         "expected EncoderKind",
         "there is an option +emb= already",
-        "Mend or uninstall the package bad 1.0",
+        "Advice or uninstall the package bad 1.0",
         "dies of quantdrift.quantizers",  # brought by a package that no part declares
     ):
         assert said in " ".join(doctor.split())
@@ -459,15 +459,12 @@ FATAL = """
 import os
 import sys
 
-from quantdrift.candidate.stages import VectorStage
-from quantdrift.kinds.encoder import EncoderKind
-from quantdrift.kinds.quantizer import Quantizer
-from quantdrift.kinds.stage import Option, Stage
+from quantdrift.parts import EncoderKind, Option, Quantizer, Stage, VectorStage
 
 ENDS = Stage(what="an end", kind="vectors", work="fatal:Ends", options={"ends": Option(pattern="abort|exit|late")})
 ODD = Stage(what="a fault", kind="vectors", work="fatal:Odd", options={"odd": Option(pattern="none|raise")})
-DIES = Quantizer(title="It dies of a real layer", make="fatal:dies", tried=False)
-FAULTY = Quantizer(title="It is written for another scheme", make="fatal:faulty", tried=False)
+DIES = Quantizer(title="It dies of a real layer", make="fatal:dies", in_repair=False)
+FAULTY = Quantizer(title="It is written for another scheme", make="fatal:faulty", in_repair=False)
 KIND = EncoderKind(what="a failing model", uses=("search",), load="fatal:load", accepts="fatal:accepts", files=("f",))
 
 

@@ -38,6 +38,6 @@ STAGE = Stage(
     },
     check=_check,
     refuse=_refuse,
-    brought=_brought,
-    settled=False,
+    versions=_brought,
+    reproducible=False,
 )

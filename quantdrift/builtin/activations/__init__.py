@@ -5,7 +5,7 @@ from typing import Any
 
 from quantdrift.base.text import some
 from quantdrift.kinds.quantizer import QUANTIZERS, input_scale
-from quantdrift.kinds.stage import Mend, Option, Stage
+from quantdrift.kinds.stage import Advice, Option, Stage
 from quantdrift.scheme import Scheme
 
 _SCALES = {"tensor": "one scale per layer", "token": "a scale for each token", "block": "a scale for each block"}
@@ -21,11 +21,11 @@ def _lines(activations: Mapping[str, Any]) -> Iterator[str]:
     yield f"inputs of {covered} at {activations['bits']} bits{grid}, {scale}{only}"
 
 
-def _mend(scheme: Scheme) -> Mend:
+def _mend(scheme: Scheme) -> Advice:
     if input_scale(scheme) != "tensor" or "token" not in QUANTIZERS[scheme.quantizer].ranges:
-        return Mend(what="Leave the inputs of the layers at full precision.")
+        return Advice(what="Leave the inputs of the layers at full precision.")
     finer = scheme.with_option("act", "token")
-    return Mend(what="Give each token a scale of its own.", scheme=finer, command="run")
+    return Advice(what="Give each token a scale of its own.", scheme=finer, command="run")
 
 
 STAGE = Stage(
@@ -33,17 +33,19 @@ STAGE = Stage(
     kind="layers",
     place=10,
     work="quantdrift.builtin.activations.work:Activations",
-    present=lambda scheme: scheme.activation_bits is not None,
-    without={"activation_bits": None},
+    is_present=lambda scheme: scheme.activation_bits is not None,
+    absent_fields={"activation_bits": None},
     options={
         "act": Option(
             pattern="tensor|token",
             values="tensor (one scale, from calibration) or token (a scale for each token, as it runs)",
         )
     },
-    by_batch=lambda scheme: scheme.activation_bits is not None and QUANTIZERS[scheme.quantizer].by_batch,
+    depends_on_batch=lambda scheme: (
+        scheme.activation_bits is not None and QUANTIZERS[scheme.quantizer].depends_on_batch
+    ),
     calibrates=lambda scheme: scheme.activation_bits is not None and input_scale(scheme) == "tensor",
-    mend=_mend,
-    part="activations",
-    lines=_lines,
+    advice=_mend,
+    record_key="activations",
+    run_lines=_lines,
 )

@@ -68,4 +68,4 @@ class Activations(ModelStage):
             "layers": len(names),
             "not_covered": [name for name in names if name not in covered],
         }
-        return {STAGE.part: record}
+        return {STAGE.record_key: record}

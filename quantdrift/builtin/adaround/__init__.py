@@ -3,5 +3,5 @@
 from quantdrift.kinds.quantizer import Quantizer
 
 QUANTIZER = Quantizer(
-    title="AdaRound", make="quantdrift.builtin.adaround.work:from_scheme", calibrated=True, tried=False, place=50
+    title="AdaRound", make="quantdrift.builtin.adaround.work:from_scheme", calibrated=True, in_repair=False, place=50
 )

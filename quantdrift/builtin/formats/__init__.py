@@ -35,12 +35,12 @@ _FP8 = Quantizer(
     groups=(None,),
     input_widths=(8,),
     formats=("safetensors",),
-    tried=False,
+    in_repair=False,
     place=60,
-    words="float8|f8|e4m3|fp8_.+",
+    aliases="float8|f8|e4m3|fp8_.+",
 )
 _INT8 = replace(
-    _FP8, title="INT8", inputs=f"{_FLOATS}:int8_inputs", formats=("safetensors", "onnx"), place=62, words="8-?bits?"
+    _FP8, title="INT8", inputs=f"{_FLOATS}:int8_inputs", formats=("safetensors", "onnx"), place=62, aliases="8-?bits?"
 )
 _MXFP8 = replace(
     _FP8,
@@ -48,11 +48,11 @@ _MXFP8 = replace(
     inputs=f"{_FLOATS}:mx_inputs",
     groups=(32,),
     ranges=("block",),
-    beside=_bytes,
+    overhead_bits=_bytes,
     place=64,
-    words="mx|mxfp8a16",
+    aliases="mx|mxfp8a16",
 )
-_MXFP4 = replace(_MXFP8, title="MXFP4", widths=(4,), input_widths=(8, 4), place=65, words="mx|fp4|mxfp4a16")
+_MXFP4 = replace(_MXFP8, title="MXFP4", widths=(4,), input_widths=(8, 4), place=65, aliases="mx|fp4|mxfp4a16")
 _NVFP4 = replace(
     _MXFP4,
     title="NVFP4",
@@ -60,44 +60,44 @@ _NVFP4 = replace(
     groups=(16,),
     input_widths=(4,),
     ranges=("tensor",),
-    beside=lambda *shape: _bytes(*shape) + 32,  # and the scale of the tensor
+    overhead_bits=lambda *shape: _bytes(*shape) + 32,  # and the scale of the tensor
     place=66,
-    words="fp4|nvfp4a16",
+    aliases="fp4|nvfp4a16",
 )
 _NF4 = Quantizer(
     title="NF4",
     make=f"{_BNB}:from_scheme",
     widths=(4,),
     groups=(64, 32, 128, 256, 512, 1024, 2048, 4096),
-    beside=lambda *shape: 32 * _blocks(*shape),
+    overhead_bits=lambda *shape: 32 * _blocks(*shape),
     formats=("safetensors",),
-    tried=False,
+    in_repair=False,
     place=68,
-    words="4-?bits?|bnb.*|qlora",
+    aliases="4-?bits?|bnb.*|qlora",
 )
-_FP4 = replace(_NF4, title="FP4 (bitsandbytes)", place=70, words="")
+_FP4 = replace(_NF4, title="FP4 (bitsandbytes)", place=70, aliases="")
 
 QUANTIZER = {
     "fp8": _FP8,
-    "fp8_tensor": replace(_FP8, title="FP8 (per tensor)", beside=lambda *_: 16, place=61, words=""),
+    "fp8_tensor": replace(_FP8, title="FP8 (per tensor)", overhead_bits=lambda *_: 16, place=61, aliases=""),
     "int8": _INT8,
     "llm_int8": replace(
         _INT8,
         title="LLM.int8",
         make=f"{_BNB}:llm_int8",
         inputs=f"{_BNB}:llm_int8_inputs",
-        by_batch=True,
+        depends_on_batch=True,
         ranges=("token",),
-        beside=lambda *shape: group_bits(*shape, bits=32),
+        overhead_bits=lambda *shape: group_bits(*shape, bits=32),
         place=63,
-        words="8-?bits?|llm[.]int8",
+        aliases="8-?bits?|llm[.]int8",
     ),
     "mxfp8": _MXFP8,
     "mxfp4": _MXFP4,
     "nvfp4": _NVFP4,
     "nf4": _NF4,
-    "nf4_dq": replace(_NF4, title="NF4 (double quantization)", beside=_double, place=69, words=""),
+    "nf4_dq": replace(_NF4, title="NF4 (double quantization)", overhead_bits=_double, place=69, aliases=""),
     "fp4": _FP4,
-    "fp4_dq": replace(_FP4, title="FP4 (double quantization)", beside=_double, place=71),
+    "fp4_dq": replace(_FP4, title="FP4 (double quantization)", overhead_bits=_double, place=71),
 }
 """Formats by name."""

@@ -7,5 +7,5 @@ QUANTIZER = Quantizer(
     make="quantdrift.builtin.hqq.work:from_scheme",
     packages=(Package(name="hqq", module="hqq", extra="hqq", note="hqq"),),
     place=40,
-    beside=lambda *shape: 2 * group_bits(*shape),  # a scale and a zero point
+    overhead_bits=lambda *shape: 2 * group_bits(*shape),  # a scale and a zero point
 )

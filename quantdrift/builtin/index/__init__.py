@@ -5,7 +5,7 @@ from quantdrift.base.extras import extras_named, refuse_missing
 from quantdrift.builtin.index.engine import ENGINES, engine_of
 from quantdrift.builtin.rescoring import rescored
 from quantdrift.kinds.precisions import CODED
-from quantdrift.kinds.stage import Mend, Option, Stage
+from quantdrift.kinds.stage import Advice, Option, Stage
 from quantdrift.scheme import Scheme
 
 _NUMBER = "[A-Za-z_]{1,32}=[0-9]{1,9}(?:[.][0-9]{1,9})?"
@@ -35,12 +35,12 @@ def refuse_index(name: str, search: str | None = None) -> None:
         engine.check(name, search)
 
 
-def _mend(scheme: Scheme) -> Mend:
+def _mend(scheme: Scheme) -> Advice:
     name, search = scheme.option("index", ""), scheme.option("search")
     if wider := engine_of(name).wider(name, search):
         more = scheme.with_option("search", wider)
-        return Mend(what="Search more of the index.", scheme=more, command="run")
-    return rescored(scheme) or Mend(what="Take an index that finds more.")
+        return Advice(what="Search more of the index.", scheme=more, command="run")
+    return rescored(scheme) or Advice(what="Take an index that finds more.")
 
 
 STAGE = Stage(
@@ -60,9 +60,9 @@ STAGE = Stage(
     },
     check=_check,
     refuse=_refuse,
-    draws=True,
-    stands_on=lambda scheme: [package.name for package in engine_of(scheme.option("index", "")).packages],
-    brought=lambda scheme: ENGINES.versions(engine_of(scheme.option("index", ""))),
-    codes=lambda scheme: scheme.option("index") is not None,
-    mend=_mend,
+    uses_seed=True,
+    needs=lambda scheme: [package.name for package in engine_of(scheme.option("index", "")).packages],
+    versions=lambda scheme: ENGINES.versions(engine_of(scheme.option("index", ""))),
+    stores_codes=lambda scheme: scheme.option("index") is not None,
+    advice=_mend,
 )

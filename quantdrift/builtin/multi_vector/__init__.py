@@ -9,7 +9,7 @@ KIND = EncoderKind(
     load="quantdrift.builtin.multi_vector.model:load_multi_vector",
     accepts="quantdrift.models.files.kinds:is_multi_vector",
     in_memory={"MultiVectorEncoder": "quantdrift.builtin.multi_vector.model:multi_vector_of"},
-    saved=True,
+    can_save=True,
     place=40,
 )
 STAGE = Stage(

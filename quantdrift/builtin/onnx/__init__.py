@@ -11,7 +11,7 @@ MODEL_FILE = ModelFile(
         Package(name="onnxruntime", module="onnxruntime", extra="onnx", note="runs ONNX models, and --format onnx"),
     ),
     writes_with=("onnxscript", "onnx_ir", "onnxruntime"),
-    beside=("*.json", "*.txt", "*.model", "{file}_data*", "{file}.data*"),
+    companions=("*.json", "*.txt", "*.model", "{file}_data*", "{file}.data*"),
     encoder="quantdrift.builtin.onnx.opening:load_encoder",
     classifier="quantdrift.builtin.onnx.opening:load_classifier",
     save="quantdrift.features.export.onnx:save_onnx",

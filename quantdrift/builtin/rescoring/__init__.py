@@ -2,22 +2,22 @@
 
 from quantdrift.kinds import stage as stages
 from quantdrift.kinds.precisions import CODED
-from quantdrift.kinds.stage import Mend, Option, Stage
+from quantdrift.kinds.stage import Advice, Option, Stage
 from quantdrift.scheme import Scheme
 
 
 def _check(scheme: Scheme) -> str | None:
-    if any(stage.in_(scheme) and stage.codes(scheme) for stage in stages.STAGES.values()):
+    if any(stage.in_(scheme) and stage.stores_codes(scheme) for stage in stages.STAGES.values()):
         return None
     return f"+rescore= scores again what codes have found; expected it beside +index= or +emb={', '.join(CODED)}"
 
 
-def rescored(scheme: Scheme) -> Mend | None:
+def rescored(scheme: Scheme) -> Advice | None:
     """What mends the loss of codes; None where it is done already."""
     if scheme.option("rescore") is not None:
         return None
     more = scheme.with_option("rescore", "4")
-    return Mend(what="Score the first answers again with uncoded queries.", scheme=more, command="run")
+    return Advice(what="Score the first answers again with uncoded queries.", scheme=more, command="run")
 
 
 STAGE = Stage(
@@ -31,5 +31,5 @@ STAGE = Stage(
         )
     },
     check=_check,
-    shares=False,
+    in_waterfall=False,
 )

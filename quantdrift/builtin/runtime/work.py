@@ -38,7 +38,7 @@ class Runtime(ModelStage):
 
     def record(self) -> Mapping[str, Any]:
         """All options."""
-        return {STAGE.part: self.told}
+        return {STAGE.record_key: self.told}
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -8,6 +8,6 @@ KIND = EncoderKind(
     load="quantdrift.builtin.sentence.work:load_encoder",
     accepts="quantdrift.models.files.kinds:is_embedding_model",
     files=("config.json", "modules.json"),
-    saved=True,
+    can_save=True,
     place=90,
 )

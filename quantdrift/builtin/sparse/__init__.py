@@ -9,7 +9,7 @@ KIND = EncoderKind(
     load="quantdrift.builtin.sparse.work:load_sparse",
     accepts="quantdrift.models.files.kinds:is_sparse",
     in_memory={"SparseEncoder": "quantdrift.builtin.sparse.work:sparse_of"},
-    saved=True,
+    can_save=True,
     place=45,
 )
 STAGE = Stage(

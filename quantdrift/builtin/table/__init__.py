@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quantdrift.base.text import some
-from quantdrift.kinds.stage import Mend, Option, Stage
+from quantdrift.kinds.stage import Advice, Option, Stage
 
 
 def _lines(table: Mapping[str, Any]) -> Iterator[str]:
@@ -18,10 +18,10 @@ STAGE = Stage(
     place=20,
     work="quantdrift.builtin.table.work:Table",
     options={"table": Option(pattern="8|4", values="8 or 4, the bits of the token embedding matrix")},
-    under_layers=True,
-    tried=({"table": "8"},),
+    before_layers=True,
+    repair_options=({"table": "8"},),
     formats=("safetensors",),
-    mend=lambda _: Mend(what="Give the token embeddings more bits (+table=8), or leave them at full precision."),
-    part="embedding_table",
-    lines=_lines,
+    advice=lambda _: Advice(what="Give the token embeddings more bits (+table=8), or leave them at full precision."),
+    record_key="embedding_table",
+    run_lines=_lines,
 )

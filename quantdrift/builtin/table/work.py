@@ -44,7 +44,7 @@ class Table(ModelStage):
         """Bits, shapes, and what shares a matrix, such as the head of a language model."""
         tables = {table.name: list(table.weight.shape) for table in self.tables}
         record = {"bits": self.width, "scale": "row", "tables": tables, "tied": list(self.reaches)}
-        return {STAGE.part: record}
+        return {STAGE.record_key: record}
 
     def bits(self) -> list[StoredBits]:
         """Bits of every embedding matrix, with one scale for each row."""

@@ -199,7 +199,7 @@ class Tuned(ModelStage):
 
     def record(self) -> Mapping[str, Any]:
         """The steps, what is tuned, and the loss on what was held out before and after."""
-        return {STAGE.part: self._record} if self._record else {}
+        return {STAGE.record_key: self._record} if self._record else {}
 
 
 def _peak(device: torch.device) -> int | None:

@@ -117,7 +117,7 @@ def _broken() -> Iterator[str]:
         len(registry)  # loads them
         for name, reason in registry.broken.items():
             package = " ".join(package_of(registry.points[name]))
-            yield clean(f"{name!r} of {group} cannot be used: {reason}. Mend or uninstall the package {package}")
+            yield clean(f"{name!r} of {group} cannot be used: {reason}. Advice or uninstall the package {package}")
 
 
 def _warned() -> list[str]:

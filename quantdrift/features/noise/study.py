@@ -12,7 +12,7 @@ METRICS = ("flip@1", "gold_lost@10", "change.ndcg@10", "epsilon", "interchangeab
 SCHEMES = [
     str(parse_scheme(f"fp+{name}={value}"))
     for name, option in STAGES["runtime"].options.items()
-    for value in option.usual
+    for value in option.trial_values
 ]
 """A model at full precision in other configurations than the usual one, a setting at a time.
 

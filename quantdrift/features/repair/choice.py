@@ -25,7 +25,9 @@ from quantdrift.trust.rescoring import K, within
 from quantdrift.trust.router import percentile_threshold
 
 TRIED = tuple(
-    sorted((name for name, entry in QUANTIZERS.items() if entry.tried), key=lambda name: QUANTIZERS[name].calibrated)
+    sorted(
+        (name for name, entry in QUANTIZERS.items() if entry.in_repair), key=lambda name: QUANTIZERS[name].calibrated
+    )
 )
 """Quantizers that are tried where nothing else is said, those that need no data first."""
 POSSIBLE = tuple(name for name, entry in QUANTIZERS.items() if not entry.widths)
@@ -99,7 +101,7 @@ def staged_configurations(scheme: Scheme, kind: Kind, *, thorough: bool) -> list
         replace(scheme, options=tuple({**dict(scheme.options), **options}.items()))
         for stage in STAGES.values()
         if stage.kind == kind
-        for options in stage.tried + (stage.thorough if thorough else ())
+        for options in stage.repair_options + (stage.slow_repair_options if thorough else ())
     ]
 
 

@@ -104,7 +104,7 @@ def find_checkpoint(name: str) -> Checkpoint:
         folder = _downloaded(source.canonical) if source.kind == "hub" else Path(source.location)
     quantization: Any = {}
     body, modules = folder, None
-    if form is None or MODEL_FILES[form].beside:
+    if form is None or MODEL_FILES[form].companions:
         here = replace(source, kind="local", location=str(folder))
         modules = model_json(here, "modules.json").get("", [])
         first = modules[0] if isinstance(modules, list) and modules else {}
@@ -153,7 +153,7 @@ def _named_file(name: str, kind: ModelFile) -> tuple[ModelSource, Path, str]:
     """Return the source of a file's model, its folder, and the file's path in it."""
     if on_hub := _FILE_ON_HUB.fullmatch(name):
         repo, file = on_hub.groups()
-        folder = _downloaded(repo, file, *(pattern.format(file=file) for pattern in kind.beside))
+        folder = _downloaded(repo, file, *(pattern.format(file=file) for pattern in kind.companions))
         return ModelSource(name=name, canonical=name, kind="hub", location=repo), folder, file
     path = Path(name).expanduser()
     if not path.is_file():
@@ -161,9 +161,9 @@ def _named_file(name: str, kind: ModelFile) -> tuple[ModelSource, Path, str]:
             f"no file {path} (expected FOLDER/FILE{kind.suffix}, or ORG/REPO:FILE{kind.suffix} on the hub)"
         )
     path = path.parent.resolve() / path.name
-    folder = folder_of(path) if kind.beside else path.parent
+    folder = folder_of(path) if kind.companions else path.parent
     file = path.relative_to(folder).as_posix()
-    canonical = f"{folder.name}/{file}" if kind.beside else file
+    canonical = f"{folder.name}/{file}" if kind.companions else file
     return ModelSource(name=name, canonical=canonical, kind="local", location=str(folder)), folder, file
 
 

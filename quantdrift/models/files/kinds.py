@@ -44,7 +44,7 @@ def check_kind(source: ModelSource, name: str, revision: str | None = None) -> N
 
 def check_saved(source: ModelSource, revision: str | None = None) -> None:
     """Refuse a model whose candidates `quantdrift quantize` does not write."""
-    if not (kind := kind_of(source, "search", revision)).saved:
+    if not (kind := kind_of(source, "search", revision)).can_save:
         raise UnsupportedError(
             f"{source.name} is {kind.what}; quantize writes models of sentence-transformers, in their own format"
         )

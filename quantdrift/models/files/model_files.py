@@ -20,7 +20,7 @@ class ModelFile:
         suffix: of its files.
         packages: that read it, all of one extra; none where transformers names them itself.
         writes_with: modules that write a candidate.
-        beside: patterns of what the hub has for a file, "{file}" being its path; none where a file is read alone,
+        companions: patterns of what the hub has for a file, "{file}" being its path; none where a file is read alone,
             without settings and tokenizer.
         encoder: "module:function" that loads an encoder, of (checkpoint, reference, device): an
             `candidate.checkpoint.Loaded`.
@@ -35,7 +35,7 @@ class ModelFile:
     suffix: str
     packages: tuple[Package, ...] = ()
     writes_with: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
     encoder: str
     classifier: str = ""
     save: str = ""
@@ -65,7 +65,7 @@ def files_in(folder: Path) -> dict[str, str]:
         file.relative_to(folder).as_posix(): name
         for name, entry in MODEL_FILES.items()
         for file in (*folder.glob(f"*{entry.suffix}"), *folder.glob(f"{name}/*{entry.suffix}"))
-        if entry.beside and file.is_file()
+        if entry.companions and file.is_file()
     }
     return dict(sorted(files.items()))
 

@@ -26,7 +26,7 @@ CONFIGURATIONS = ("--quantizers", "rtn,hqq")
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials on 8 queries and then on 16: there are 20. Tuning takes 3 steps, and 4 where it takes long."""
     monkeypatch.setattr("quantdrift.features.repair.search.STEPS", (8, 16))
-    short = replace(choice.STAGES["tuned"], tried=({"tuned": "3"},), thorough=({"tuned": "4"},))
+    short = replace(choice.STAGES["tuned"], repair_options=({"tuned": "3"},), slow_repair_options=({"tuned": "4"},))
     monkeypatch.setattr(choice, "STAGES", {**choice.STAGES, "tuned": short})
 
 

@@ -20,7 +20,7 @@ def counted(
 ) -> BitsReport:
     parsed, layers = parse_scheme(scheme), layers or find_linears(modules)
     widths = [int(parsed.weight_bits)] * len(layers)
-    beside = QUANTIZERS["hqq" if zero_points else "rtn"].beside
+    beside = QUANTIZERS["hqq" if zero_points else "rtn"].overhead_bits
     return count_bits(modules, layers, widths, scale_bits=lambda n, m: beside(n, m, parsed.group_size))
 
 
