@@ -101,7 +101,8 @@ def test_peak_memory_beyond_the_inputs() -> None:
     program = textwrap.dedent(
         f"""
         import resource, torch
-        from quantdrift.scoring.streamed import Similarity, score_embeddings
+        from quantdrift.scoring.similarity import Similarity
+        from quantdrift.scoring.streamed import score_embeddings
         def vectors(n): return torch.nn.functional.normalize(torch.randn(n, {DIM}))
         arms = vectors({N_QUERIES}), vectors({N_QUERIES}), vectors({N_DOCS}), vectors({N_DOCS})
         score_embeddings(*(part[:2048] for part in arms), similarity=Similarity.DOT, k={K})

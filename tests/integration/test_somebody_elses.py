@@ -104,7 +104,7 @@ STAGING = """
 from contextlib import contextmanager
 
 from quantdrift.base.registry import Package
-from quantdrift.candidate.stages import ModelStage, VectorStage
+from quantdrift.parts import ModelStage, VectorStage
 from quantdrift.kinds.stage import Option, Stage
 
 NORMS = Stage(
@@ -209,7 +209,7 @@ def accepts(source, revision):
 def load(source, *, device, revision=None, dtype="float32"):
     import torch
     from quantdrift.models.model import EmbeddingModel
-    from quantdrift.scoring.streamed import Similarity
+    from quantdrift.parts import Similarity
 
     size = json.loads((Path(source.location) / "bags.json").read_text())["size"]
     torch.manual_seed(0)
@@ -583,7 +583,7 @@ def test_another_version_is_another_run(tmp_path: Path, place: Path) -> None:
     stage = "\n".join(
         [
             "from dataclasses import replace",
-            "from quantdrift.candidate.stages import VectorStage",
+            "from quantdrift.parts import VectorStage",
             "from quantdrift.kinds.stage import Option, Stage",
             "CUT = Stage(what='x', kind='vectors', work='cut:Cut', options={'cut': Option()})",
             "class Cut(VectorStage):",
