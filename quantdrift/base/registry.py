@@ -20,6 +20,8 @@ from typing import Any, Generic, TypeVar
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 
 Entry = TypeVar("Entry")
+OURS = "quantdrift"
+"""The distribution whose entries are built in, though some of them come by entry points."""
 _NAME = re.compile("[a-z][a-z0-9_-]{0,40}")
 REGISTRIES: "dict[str, Registry[Any]]" = {}
 """All that there are so far, by group."""
@@ -125,12 +127,13 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return {package.name: package for entry in self.values() for package in getattr(entry, "packages", ())}
 
     def versions(self, *entries: Entry) -> dict[str, str]:
-        """Names and versions of the packages that some entries come from; none of what is built in.
+        """Names and versions of the packages that some entries come from; none of what comes with quantdrift.
 
         A package that brings an entry decides what it computes, whatever the entry says of `packages`.
         """
         names = [name for name, entry in self.items() if any(entry is one for one in entries)]
-        return dict(package_of(self.points[name]) for name in names if name in self.points and name not in self.broken)
+        brought = (package_of(self.points[name]) for name in names if name in self.points and name not in self.broken)
+        return {name: version for name, version in brought if name != OURS}
 
     @contextmanager
     def tried(
