@@ -19,7 +19,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.engine.encoders.loading import LoadLog, quiet_loading
 from quantdrift.engine.encoders.sentence import pick_device
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.features.rag.questions import Prompt
+from quantdrift_rag.questions import Prompt
 
 _LOCAL = ("hf", "hf-auto", "huggingface")
 """Models whose files transformers loads here."""

@@ -18,7 +18,7 @@ from quantdrift.checkpoints.named import resolve
 from quantdrift.engine.encoders.loading import loading, quiet_loading
 from quantdrift.engine.encoders.sentence import pick_device
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.features.rag.questions import Prompt
+from quantdrift_rag.questions import Prompt
 
 LONGEST = 30
 """Tokens of an answer."""

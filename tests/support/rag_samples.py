@@ -10,8 +10,8 @@ import numpy as np
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.engine.flow import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.features.rag.questions import Prompt
 from quantdrift.runs.folder import write_run
+from quantdrift_rag.questions import Prompt
 from support.beir_folder import write_beir_folder
 
 QUESTIONS = {"q0": "who sank", "q1": "who swam", "q2": "who flew"}
