@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported from here
     from quantdrift.base.display import in_one_line as in_one_line
+    from quantdrift.base.display import note as note
     from quantdrift.base.display import shown as shown
     from quantdrift.base.errors import DataError as DataError
     from quantdrift.base.errors import QuantDriftError as QuantDriftError
@@ -27,7 +28,15 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.cli.options import flag as flag
     from quantdrift.cli.options import option as option
     from quantdrift.cli.options import prints as prints
+    from quantdrift.data.retrieval import raw_lines as raw_lines
     from quantdrift.data.retrieval import read_lines as read_lines
+    from quantdrift.data.streamed import DataKind as DataKind
+    from quantdrift.data.streamed import Document as Document
+    from quantdrift.data.streamed import Shard as Shard
+    from quantdrift.data.streamed import StreamedDataset as StreamedDataset
+    from quantdrift.data.streamed import document_of as document_of
+    from quantdrift.data.streamed import is_url as is_url
+    from quantdrift.data.streamed import json_documents as json_documents
     from quantdrift.encoders import EncoderKind as EncoderKind
     from quantdrift.engine.encoders.model import EmbeddingModel as EmbeddingModel
     from quantdrift.engine.quantizers.base import LayerQuantizer as LayerQuantizer
@@ -68,7 +77,7 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.statistics.verdicts import holm as holm
 
 _NAMES = {
-    "base.display": "in_one_line shown",
+    "base.display": "in_one_line note shown",
     "base.errors": "DataError QuantDriftError RunError",
     "base.extras": "extras_named",
     "base.progress": "Progress progress_bars",
@@ -78,7 +87,8 @@ _NAMES = {
     "cli": "Command Interrupted",
     "cli.measuring": "output_folder",
     "cli.options": "argument flag option prints",
-    "data.retrieval": "read_lines",
+    "data.retrieval": "raw_lines read_lines",
+    "data.streamed": "DataKind Document Shard StreamedDataset document_of is_url json_documents",
     "encoders": "EncoderKind",
     "engine.encoders.model": "EmbeddingModel",
     "engine.quantizers.base": "LayerQuantizer Moments QuantizedWeight group_absmax spread",

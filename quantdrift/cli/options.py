@@ -376,7 +376,7 @@ class Streaming:
 
     @property
     def streaming(self) -> dict[str, Any]:
-        """The arguments of `StreamedDataset.run`."""
+        """The arguments of `run_streamed`."""
         return {"engine": self.engine, "workers": self.workers, "keep": self.keep}
 
 

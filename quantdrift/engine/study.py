@@ -21,6 +21,7 @@ from quantdrift.engine.run import measured_run
 from quantdrift.engine.scoring.streamed import score_embeddings
 from quantdrift.engine.sensitivity.problem import hold_out
 from quantdrift.engine.store import EmbeddingStore, digest_of
+from quantdrift.engine.streamed_search import run_streamed
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.spec.grammar import chooses, parse
 from quantdrift.study.folder import FailedCell, StudyFolder
@@ -149,7 +150,7 @@ def run_cells(
             in_parts = entry.retriever or entry.neighbours or entry.sizes or cell.settings.held_out
             with attempted(folder.note(cell), key):
                 if isinstance(whole, StreamedDataset) and not in_parts:  # parts of such data are refused below
-                    whole.run(cell.spec, device=cell.settings.device or device, **how, **streaming)
+                    run_streamed(cell.spec, whole, device=cell.settings.device or device, **how, **streaming)
                 else:
                     lists = shortlists.of(cell, data)
                     measured_run(_opened(cell, models.of(cell, data), data, lists), **how)

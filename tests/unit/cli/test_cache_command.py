@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from quantdrift.data.streamed import Shard
 from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.encoders.server import identify
@@ -15,8 +16,7 @@ from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.readings import fitted_probe
 from quantdrift.engine.sensitivity.problem import CachedArrays
 from quantdrift.engine.store import EmbeddingStore, key_of
-from quantdrift.features.shards.corpus import Shard
-from quantdrift.features.shards.search import KeptShards
+from quantdrift.engine.streamed_search import KeptShards
 from quantdrift.spec.grammar import Endpoint
 from support.command_line import cli
 
