@@ -147,7 +147,7 @@ def test_data_in_shards(quantdrift: Says, folder: Path, place: Path) -> None:
     rows = map(json.loads, (place / "a" / "corpus.jsonl").read_text().splitlines())
     (table / "corpus.csv").write_text("".join(["_id,text\n", *(f"{row['_id']},{row['text']}\n" for row in rows)]))
     words = ("run", place / "tiny@W3", "--json", "--quiet", "--data")
-    whole, parts = (json.loads(quantdrift(*words, at, *more)) for at, *more in ((place / "a",), (table, "--shard", "8")))
+    whole, parts = (json.loads(quantdrift(*words, *at)) for at in ((place / "a",), (table, "--shard", "8")))
     assert (parts["data"]["shards"], parts["data"]["n_documents"]) == (4, whole["data"]["n_documents"])
     assert parts["metrics"]["flip@1"] == whole["metrics"]["flip@1"]
 
