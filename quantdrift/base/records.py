@@ -271,10 +271,10 @@ class Record(BaseModel):
     def checked(cls, content: Mapping[str, Any], path: Path) -> Self:
         """The fields of a file, each checked; raises as `read`."""
         try:
-            return cls.model_validate(content)
-        except (ValidationError, ValueError, QuantDriftError) as problem:
-            what = problem_of(problem) if isinstance(problem, ValidationError) else problem
-            raise cls.ERROR(f"{path} is damaged, expected {cls.WHAT}: {what}. Make it again: {cls.MAKE}") from problem
+            return validated(cls, content)
+        except (ValueError, QuantDriftError) as problem:
+            message = f"{path} is damaged, expected {cls.WHAT}: {problem}. Make it again: {cls.MAKE}"
+            raise cls.ERROR(message) from problem
 
     @classmethod
     def has_checksum(cls, content: Mapping[str, Any]) -> bool:

@@ -1,16 +1,17 @@
 """Registries of what can be added from outside: one object a module of ours, or an entry point of another package.
 
 A registry is a folder of modules, each of which has one object of a fixed name, and a group of entry points that give
-such objects from elsewhere. Nothing else lists them.
+such objects from elsewhere. Nothing else lists them. What quantdrift's own entry points give is built in, too: so come
+its optional packages.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from pkgutil import iter_modules
 from traceback import extract_tb, walk_tb
@@ -20,8 +21,6 @@ from typing import Any, Generic, TypeVar
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 
 Entry = TypeVar("Entry")
-OURS = "quantdrift"
-"""The distribution whose entries are built in, though some of them come by entry points."""
 _NAME = re.compile("[a-z][a-z0-9_-]{0,40}")
 REGISTRIES: "dict[str, Registry[Any]]" = {}
 """All that there are so far, by group."""
@@ -89,26 +88,34 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     @cached_property
     def _ours(self) -> dict[str, str]:
-        return {
+        """What is built in, by name: a module, or "module:object"."""
+        modules = {
             module.name.replace("_", self.joint): f"{package}.{module.name}"
             for package in self.within
             for module in iter_modules(import_module(package).__path__)
         }
+        optional = {point.name: point.value for point in _optional() if point.group == self.group}
+        return dict(sorted({**modules, **optional}.items()))
+
+    @cached_property
+    def _others(self) -> list[EntryPoint]:
+        ours = {*_optional()}
+        return [point for point in entry_points(group=self.group) if point not in ours]
 
     @cached_property
     def points(self) -> dict[str, EntryPoint]:
         """The entry points of other packages, by name."""
-        return {point.name: point for point in entry_points(group=self.group)}
+        return {point.name: point for point in self._others}
 
     @cached_property
     def _entries(self) -> dict[str, Entry]:
         entries = dict(self.own)
-        for name, module in self._ours.items():
-            entry: Any = getattr(import_module(module), self.attribute, None)
+        for name, where in self._ours.items():
+            module, _, attribute = where.partition(":")
+            entry: Any = getattr(import_module(module), attribute or self.attribute, None)
             entries |= entry if isinstance(entry, dict) else {} if entry is None else {name: entry}
-        listed = entry_points(group=self.group) if self.points else ()  # which looks through all that is installed
         for name, point in self.points.items():
-            brought = {package_of(one)[0] for one in listed if one.name == name}
+            brought = {package_of(one)[0] for one in self._others if one.name == name}
             if len(brought) > 1:  # whichever came last would be taken
                 self.broken[name] = f"ValueError: {' and '.join(sorted(brought))} have one of that name; uninstall one"
                 continue
@@ -127,13 +134,12 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return {package.name: package for entry in self.values() for package in getattr(entry, "packages", ())}
 
     def versions(self, *entries: Entry) -> dict[str, str]:
-        """Names and versions of the packages that some entries come from; none of what comes with quantdrift.
+        """Names and versions of the packages that some entries come from; none of what is built in.
 
         A package that brings an entry decides what it computes, whatever the entry says of `packages`.
         """
         names = [name for name, entry in self.items() if any(entry is one for one in entries)]
-        brought = (package_of(self.points[name]) for name in names if name in self.points and name not in self.broken)
-        return {name: version for name, version in brought if name != OURS}
+        return dict(package_of(self.points[name]) for name in names if name in self.points and name not in self.broken)
 
     @contextmanager
     def tried(
@@ -185,7 +191,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """Name of the module that an object comes from; None if there is none of this name."""
         if name not in self:
             return None
-        return self._ours.get(name) or self.points[name].module
+        return self._ours[name].partition(":")[0] if name in self._ours else self.points[name].module
 
     def __getitem__(self, name: str) -> Entry:
         return self.own[name] if name in self.own else self._entries[name]
@@ -195,6 +201,14 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def _optional() -> Iterable[EntryPoint]:
+    """Entry points of quantdrift itself."""
+    try:
+        return distribution("quantdrift").entry_points
+    except PackageNotFoundError:  # a tree on the path that nobody installed
+        return ()
 
 
 def package_of(point: EntryPoint) -> tuple[str, str]:

@@ -100,9 +100,10 @@ class Commands(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.groups = {title: dict(commands) for title, commands in GROUPS.items()}
-        features = sorted(FEATURES.items())  # of whatever package
-        self.forms = {f"{command.form_of} --{name}": name for name, command in features if command.form_of is not None}
-        for name, command in features:
+        self.forms = {
+            f"{command.form_of} --{name}": name for name, command in FEATURES.items() if command.form_of is not None
+        }
+        for name, command in FEATURES.items():
             if command.form_of is None:
                 self.groups.setdefault(command.group, {})[name] = command.help or ""
         # only the names: for what is nearest to a name that is not known
