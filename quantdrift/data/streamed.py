@@ -204,8 +204,12 @@ STREAMED: Registry[DataKind] = Registry("quantdrift.data", kind=DataKind)
 
 
 def streamed_kind(place: str | Path, *, asked: bool = False) -> DataKind | None:
-    """Find the kind of the data at a place; None where they are read into memory."""
-    return next((kind for kind in STREAMED.values() if imported(kind.accepts)(place, asked)), None)
+    """Find the kind of the data at a place; None where they are read into memory.
+
+    A kind that takes the place unasked comes before one that does so because streaming was asked for.
+    """
+    ways = dict.fromkeys((False, asked))
+    return next((kind for way in ways for kind in STREAMED.values() if imported(kind.accepts)(place, way)), None)
 
 
 def is_url(place: str | Path) -> bool:
