@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.display import clean
 from quantdrift.base.paths import RUNS
-from quantdrift.base.progress import progress_bars
+from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.text import percent
 from quantdrift.cli.measuring import slug
 from quantdrift.cli.options import OnSchemes, argument, of_texts, option, prints
@@ -59,7 +59,7 @@ def command(options: NoiseOptions) -> Output:
     if is_endpoint(options.model):
         from quantdrift.features.noise.rerun import server_noise
 
-        measured = server_noise(options.model, dataset, k=options.k, progress=progress_bars(quiet=options.quiet))
+        measured = server_noise(options.model, dataset, k=options.k, progress=Silent() if options.quiet else Terminal())
         ways = [(label, metrics_of(evidence, metrics)) for label, evidence in measured]
         settings = "one request at a time"
     else:
