@@ -13,11 +13,11 @@ _MODULES = {
     "Evidence": "evidence.record",
     "GapRouter": "trust.router",
     "QuantDriftError": "base.errors",
-    "QuantizedPair": "engine.pair",
+    "QuantizedPair": "candidate.pair",
     "RetrievalDataset": "data.retrieval",
     "Run": "api",
     "Scheme": "spec.grammar",
-    "Settings": "engine.inputs",
+    "Settings": "models.inputs",
     "Spec": "spec.grammar",
     "StabilityCheck": "trust.check",
     "compare_runs": "compare.two_runs",
@@ -28,7 +28,7 @@ _MODULES = {
     "parse_spec": "spec.grammar",
     "read_beir_folder": "data.retrieval",
     "read_run": "api",
-    "score_embeddings": "engine.scoring.streamed",
+    "score_embeddings": "scoring.streamed",
 }
 
 __all__ = [*_MODULES]  # noqa: PLE0604 -- names of the table above

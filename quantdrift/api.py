@@ -29,6 +29,7 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.records import write_text
 from quantdrift.base.registry import imported
+from quantdrift.candidate.refusals import check_pair
 from quantdrift.data.labelled import (
     ClassificationDataset,
     Dataset,
@@ -39,13 +40,12 @@ from quantdrift.data.labelled import (
     read_folder,
 )
 from quantdrift.data.retrieval import RetrievalDataset, counted, keeping_own_ids
-from quantdrift.encoders import KINDS
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.refusals import check_pair
-from quantdrift.engine.store import EmbeddingStore, default_store
 from quantdrift.evidence.record import Evidence
+from quantdrift.kinds.encoder import KINDS
 from quantdrift.metrics import measure
 from quantdrift.metrics.forbids import forbidding
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import EmbeddingStore, default_store
 from quantdrift.runs import folder
 from quantdrift.runs.folder import check_place, write_run
 from quantdrift.runs.words import estimates_of, findings, headlines
@@ -54,7 +54,7 @@ from quantdrift.show.tables import metric_grid
 from quantdrift.spec.grammar import Spec, Versus, dtype_named, is_like_scheme, parse_pair, parse_scheme
 
 if TYPE_CHECKING:
-    from quantdrift.engine.encoders.sentence import SentenceEncoder
+    from quantdrift.builtin.sentence.work import SentenceEncoder
     from quantdrift.statistics.estimates import Estimate
 
 
@@ -236,7 +236,7 @@ def drift(
                 )
             pair, models = _pair(reference, candidate, device, stack)
             check_pair(pair, dataset, loaded=models != (None, None))
-            from quantdrift.engine.run import run as measured  # noqa: PLC0415 -- torch
+            from quantdrift.asking.run import run as measured  # noqa: PLC0415 -- torch
 
             run = measured(
                 pair,
@@ -302,7 +302,7 @@ def _pair(
             + ("the same one" if candidate is reference else type(candidate).__name__)
         )
     scheme = _scheme(candidate)
-    from quantdrift.checkpoints.checkpoint import refuse_quantized  # noqa: PLC0415 -- as below
+    from quantdrift.models.files.checkpoint import refuse_quantized  # noqa: PLC0415 -- as below
 
     first = None if _is_named(reference) else _loaded(reference, device, stack)
     if first is not None:
@@ -338,9 +338,9 @@ def _scheme(candidate: Any) -> Scheme | None:
 
 def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder:
     """A model in memory, in evaluation mode until the stack is left."""
-    from quantdrift.checkpoints.named import ModelSource, name_in_config  # noqa: PLC0415 -- as above
-    from quantdrift.engine.encoders.loading import refuse_unfit_tokenizer  # noqa: PLC0415 -- torch
-    from quantdrift.engine.weights import restoring  # noqa: PLC0415 -- torch
+    from quantdrift.models.files.named import ModelSource, name_in_config  # noqa: PLC0415 -- as above
+    from quantdrift.models.loading import refuse_unfit_tokenizer  # noqa: PLC0415 -- torch
+    from quantdrift.models.weights import restoring  # noqa: PLC0415 -- torch
 
     if device is not None:
         raise UnsupportedError("device is for models given by name; move the model with model.to()")
@@ -350,7 +350,7 @@ def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder
     stack.enter_context(restoring(model))
     model.eval()
     kinds = {of: make for kind in KINDS.values() for of, make in kind.in_memory.items()}
-    usual = "quantdrift.engine.encoders.sentence:encoder_of"
+    usual = "quantdrift.builtin.sentence.work:encoder_of"
     make = next((kinds[of.__name__] for of in type(model).__mro__ if of.__name__ in kinds), usual)
     encoder: SentenceEncoder = imported(make)(model, ModelSource(name=name, canonical=name, kind="loaded", location=""))
     return encoder
@@ -379,10 +379,11 @@ def _of_arrays(
             "expected a model's name or a SentenceTransformer and a scheme, two models, two "
             f"Embeddings, or two arrays of scores; got {shown}"
         )
-    from quantdrift.engine.flow import assemble, on_equal  # noqa: PLC0415 -- torch
-    from quantdrift.engine.opening import describe_data, own_ids_record  # noqa: PLC0415 -- torch
-    from quantdrift.engine.readings import evidence_of_logits  # noqa: PLC0415 -- torch
-    from quantdrift.engine.scoring import streamed  # noqa: PLC0415 -- torch
+    from quantdrift.asking.opening import describe_data, own_ids_record  # noqa: PLC0415 -- torch
+    from quantdrift.measuring.flow import assemble, on_equal  # noqa: PLC0415 -- torch
+    from quantdrift.measuring.readings import evidence_of_logits  # noqa: PLC0415 -- torch
+    from quantdrift.scoring import streamed  # noqa: PLC0415 -- torch
+    from quantdrift.scoring.similarity import Similarity  # noqa: PLC0415 -- torch
 
     what = "embeddings" if embedded else "scores" if said["classes"] is None else "logits"
     taken = {"classes"} if what == "logits" else {"similarity"} if embedded else set()
@@ -404,7 +405,7 @@ def _of_arrays(
         settings["reading"] = "logits"
     else:
         if embedded:
-            similarity = streamed.Similarity.of(said["similarity"] or "cosine")
+            similarity = Similarity.of(said["similarity"] or "cosine")
             settings["similarity"] = str(similarity)
             how: Any = {"similarity": similarity, "k": k, "excluded": data.own_rows}
             state = streamed.score_embeddings(full[0], low[0], full[1], low[1], **how)

@@ -19,26 +19,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quantdrift.asking.measure import measure
+from quantdrift.asking.run import describe_run
 from quantdrift.base.display import clean, complain
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent, Terminal
-from quantdrift.checkpoints.checkpoint import refuse_quantized
+from quantdrift.builtin.cross_encoder.work import raw_scores
+from quantdrift.candidate.calibration.sample import draw_sample
+from quantdrift.candidate.pair import Arm, QuantizedPair
+from quantdrift.candidate.refusals import refuse_batches, refuse_deployment
 from quantdrift.data.retrieval import own_rows
-from quantdrift.engine.calibration.sample import draw_sample
-from quantdrift.engine.encoders.cross_encoder import raw_scores
-from quantdrift.engine.flow import NOISE_DEPTH, Measured, assemble, noise_of_scores, not_calibrated_on, other_batch_size
-from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors
-from quantdrift.engine.layers import modules_of
-from quantdrift.engine.measure import measure
-from quantdrift.engine.pair import Arm, QuantizedPair
-from quantdrift.engine.readings import Search, calibration_queries
-from quantdrift.engine.refusals import refuse_batches, refuse_deployment
-from quantdrift.engine.run import describe_run
-from quantdrift.engine.scoring.deployed import as_ranked
-from quantdrift.engine.scoring.streamed import Similarity, prepare, score_ragged, scores_from_products
-from quantdrift.engine.store import default_store
 from quantdrift.evidence.record import Evidence
+from quantdrift.measuring.flow import (
+    NOISE_DEPTH,
+    Measured,
+    assemble,
+    noise_of_scores,
+    not_calibrated_on,
+    other_batch_size,
+)
+from quantdrift.measuring.readings import Search, calibration_queries
+from quantdrift.models.files.checkpoint import refuse_quantized
+from quantdrift.models.inputs import Inputs, Rows, Settings, Vectors
+from quantdrift.models.layers import modules_of
+from quantdrift.models.store import default_store
 from quantdrift.scheme import Scheme
+from quantdrift.scoring.deployed import as_ranked
+from quantdrift.scoring.similarity import Similarity, prepare, scores_from_products
+from quantdrift.scoring.streamed import score_ragged
 
 DEPTH = 200
 """Ranks kept in the evidence; harnesses themselves ask for more."""

@@ -21,6 +21,15 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.base.records import validated as validated
     from quantdrift.base.registry import Package as Package
     from quantdrift.base.text import with_interval as with_interval
+    from quantdrift.builtin.index.engine import Engine as Engine
+    from quantdrift.builtin.index.engine import Order as Order
+    from quantdrift.candidate.quantized import LayerQuantizer as LayerQuantizer
+    from quantdrift.candidate.quantized import Moments as Moments
+    from quantdrift.candidate.quantized import QuantizedWeight as QuantizedWeight
+    from quantdrift.candidate.quantized import group_absmax as group_absmax
+    from quantdrift.candidate.quantized import spread as spread
+    from quantdrift.candidate.stages import ModelStage as ModelStage
+    from quantdrift.candidate.stages import StagedModel as StagedModel
     from quantdrift.cli import Command as Command
     from quantdrift.cli import Interrupted as Interrupted
     from quantdrift.cli.measuring import output_folder as output_folder
@@ -37,38 +46,29 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.data.streamed import document_of as document_of
     from quantdrift.data.streamed import is_url as is_url
     from quantdrift.data.streamed import json_documents as json_documents
-    from quantdrift.encoders import EncoderKind as EncoderKind
-    from quantdrift.engine.encoders.model import EmbeddingModel as EmbeddingModel
-    from quantdrift.engine.quantizers.base import LayerQuantizer as LayerQuantizer
-    from quantdrift.engine.quantizers.base import Moments as Moments
-    from quantdrift.engine.quantizers.base import QuantizedWeight as QuantizedWeight
-    from quantdrift.engine.quantizers.base import group_absmax as group_absmax
-    from quantdrift.engine.quantizers.base import spread as spread
-    from quantdrift.engine.scoring.indexes import Found as Found
-    from quantdrift.engine.scoring.indexes import SearchIndex as SearchIndex
-    from quantdrift.engine.scoring.precision import Stored as Stored
-    from quantdrift.engine.scoring.streamed import Similarity as Similarity
-    from quantdrift.engine.stages import ModelStage as ModelStage
-    from quantdrift.engine.stages import StagedModel as StagedModel
-    from quantdrift.engine.stages import VectorStage as VectorStage
     from quantdrift.evidence.record import Evidence as Evidence
-    from quantdrift.features.index.engine import Engine as Engine
-    from quantdrift.features.index.engine import Order as Order
     from quantdrift.finished.contents import FinishedRun as FinishedRun
     from quantdrift.finished.contents import Part as Part
     from quantdrift.finished.contents import digest as digest
     from quantdrift.finished.formats import Format as Format
     from quantdrift.finished.texts import read_texts as read_texts
+    from quantdrift.kinds.encoder import EncoderKind as EncoderKind
+    from quantdrift.kinds.quantizer import Quantizer as Quantizer
+    from quantdrift.kinds.stage import Mend as Mend
+    from quantdrift.kinds.stage import Option as Option
+    from quantdrift.kinds.stage import Stage as Stage
     from quantdrift.metrics import metric as metric
-    from quantdrift.quantizers import Quantizer as Quantizer
+    from quantdrift.models.model import EmbeddingModel as EmbeddingModel
     from quantdrift.runs.folder import Run as Run
     from quantdrift.runs.folder import find_runs as find_runs
     from quantdrift.scheme import Scheme as Scheme
+    from quantdrift.scoring.indexes import Found as Found
+    from quantdrift.scoring.indexes import SearchIndex as SearchIndex
+    from quantdrift.scoring.similarity import Similarity as Similarity
+    from quantdrift.scoring.stages import VectorStage as VectorStage
+    from quantdrift.scoring.stored import Stored as Stored
     from quantdrift.show.output import Output as Output
     from quantdrift.show.tables import Grid as Grid
-    from quantdrift.stages import Mend as Mend
-    from quantdrift.stages import Option as Option
-    from quantdrift.stages import Stage as Stage
     from quantdrift.statistics.estimates import Estimate as Estimate
     from quantdrift.statistics.estimates import as_json as as_json
     from quantdrift.statistics.kinds import estimate as estimate
@@ -84,30 +84,31 @@ _NAMES = {
     "base.records": "Record read_json validated",
     "base.registry": "Package",
     "base.text": "with_interval",
+    "builtin.index.engine": "Engine Order",
+    "candidate.quantized": "LayerQuantizer Moments QuantizedWeight group_absmax spread",
+    "candidate.stages": "ModelStage StagedModel",
     "cli": "Command Interrupted",
     "cli.measuring": "output_folder",
     "cli.options": "argument flag option prints",
     "data.retrieval": "raw_lines read_lines",
     "data.streamed": "DataKind Document Shard StreamedDataset document_of is_url json_documents",
-    "encoders": "EncoderKind",
-    "engine.encoders.model": "EmbeddingModel",
-    "engine.quantizers.base": "LayerQuantizer Moments QuantizedWeight group_absmax spread",
-    "engine.scoring.indexes": "Found SearchIndex",
-    "engine.scoring.precision": "Stored",
-    "engine.scoring.streamed": "Similarity",
-    "engine.stages": "ModelStage StagedModel VectorStage",
     "evidence.record": "Evidence",
-    "features.index.engine": "Engine Order",
     "finished.contents": "FinishedRun Part digest",
     "finished.formats": "Format",
     "finished.texts": "read_texts",
+    "kinds.encoder": "EncoderKind",
+    "kinds.quantizer": "Quantizer",
+    "kinds.stage": "Mend Option Stage",
     "metrics": "metric",
-    "quantizers": "Quantizer",
+    "models.model": "EmbeddingModel",
     "runs.folder": "Run find_runs",
     "scheme": "Scheme",
+    "scoring.indexes": "Found SearchIndex",
+    "scoring.similarity": "Similarity",
+    "scoring.stages": "VectorStage",
+    "scoring.stored": "Stored",
     "show.output": "Output",
     "show.tables": "Grid",
-    "stages": "Mend Option Stage",
     "statistics.estimates": "Estimate as_json",
     "statistics.kinds": "estimate paired_difference",
     "statistics.paired": "mcnemar_exact",

@@ -9,6 +9,9 @@ from quantdrift.base.errors import SpecError
 FULL = "fp"
 FULL_BITS = 16
 """Stands for a weight that is left alone, whatever its dtype."""
+MIN_BITS, MAX_BITS = 2, 8
+"""Bits that a quantized weight may have."""
+POSSIBLE_BITS = frozenset({*range(MIN_BITS, MAX_BITS + 1), FULL_BITS})
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
 CHECKS: "list[Callable[[Scheme], Mapping[str, Any]]]" = []

@@ -13,16 +13,16 @@ from torch import nn
 
 from quantdrift import harness
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.named import name_in_config
-from quantdrift.engine.calibration.sample import calibration_texts
-from quantdrift.engine.encoders.cross_encoder import activation_of
-from quantdrift.engine.encoders.sentence import reading_digest, tokenizer_digest
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.layers import modules_of
-from quantdrift.engine.pair import QuantizedPair as Weights
-from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.engine.readings import OPENING, opening_of
-from quantdrift.engine.store import digest_of
+from quantdrift.builtin.cross_encoder.work import activation_of
+from quantdrift.builtin.sentence.work import reading_digest, tokenizer_digest
+from quantdrift.candidate.calibration.sample import calibration_texts
+from quantdrift.candidate.methods import methods_of
+from quantdrift.candidate.pair import QuantizedPair as Weights
+from quantdrift.measuring.readings import OPENING, opening_of
+from quantdrift.models.files.named import name_in_config
+from quantdrift.models.inputs import Settings
+from quantdrift.models.layers import modules_of
+from quantdrift.models.store import digest_of
 from quantdrift.runs.folder import now
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import Spec, parse_scheme

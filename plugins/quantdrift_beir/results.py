@@ -10,13 +10,13 @@ from typing import Any
 
 from quantdrift.base.display import clean, complain, say
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
-from quantdrift.engine.flow import with_qrels
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.store import key_of
+from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.evidence.record import Evidence
 from quantdrift.harness import Outcome, Results, summary
+from quantdrift.measuring.flow import with_qrels
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.base import MetricError, cutoff_text
+from quantdrift.models.store import key_of
 from quantdrift.runs.folder import Run, write_run
 from quantdrift.spec.grammar import Spec
 from quantdrift.statistics.estimates import Estimate

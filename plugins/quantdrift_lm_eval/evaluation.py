@@ -25,10 +25,10 @@ from lm_eval.utils import sanitize_list
 import quantdrift
 from quantdrift.base.display import clean, complain
 from quantdrift.base.errors import RunError, UnsupportedError
-from quantdrift.engine.inputs import Settings
 from quantdrift.finished import lm_eval_evidence as compared
 from quantdrift.finished.lm_eval_evidence import HIGHER_IS_BETTER, PairedFilter
 from quantdrift.harness import Outcome, carefully
+from quantdrift.models.inputs import Settings
 from quantdrift.runs.folder import now, read_run, write_run
 from quantdrift.statistics.estimates import finite
 from quantdrift_lm_eval.recording import Recording

@@ -20,15 +20,15 @@ from lm_eval.models.huggingface import HFLM
 
 from quantdrift.base.display import clean, complain
 from quantdrift.base.errors import DataError, RunError, UnsupportedError
-from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.calibration.sample import calibration_texts
-from quantdrift.engine.encoders.loading import LoadLog, loading, refuse_unfit_tokenizer
-from quantdrift.engine.encoders.sentence import reading_digest
-from quantdrift.engine.layers import find_linears
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.refusals import refuse_batches, refuse_deployment
-from quantdrift.engine.store import digest_of
+from quantdrift.builtin.sentence.work import reading_digest
+from quantdrift.candidate.calibration.sample import calibration_texts
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.candidate.refusals import refuse_batches, refuse_deployment
 from quantdrift.harness import PROBE, Side, calibrate, progress_if, remembered, runs
+from quantdrift.models.files.named import ModelSource
+from quantdrift.models.layers import find_linears
+from quantdrift.models.loading import LoadLog, loading, refuse_unfit_tokenizer
+from quantdrift.models.store import digest_of
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import Spec, chooses, parse, parse_scheme
 from quantdrift_lm_eval.hooks import on_evaluator_imported

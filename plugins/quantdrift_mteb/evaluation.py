@@ -11,11 +11,11 @@ from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
 from quantdrift.base.display import clean, complain, say
-from quantdrift.engine.flow import with_qrels
-from quantdrift.engine.inputs import Settings
 from quantdrift.evidence.record import Evidence
 from quantdrift.harness import DEPTH, Outcome, carefully, refuse_without_search, remembered, summary
+from quantdrift.measuring.flow import with_qrels
 from quantdrift.metrics.keys import drift_keys, harness_metrics
+from quantdrift.models.inputs import Settings
 from quantdrift.runs.folder import now, write_run
 from quantdrift.statistics.estimates import finite
 from quantdrift_mteb.families import Recorder

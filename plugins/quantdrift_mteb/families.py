@@ -18,13 +18,13 @@ from mteb import abstasks
 from numpy.typing import ArrayLike, NDArray
 
 from quantdrift.base.errors import DataError, UnsupportedError
-from quantdrift.engine.pair import Arm
-from quantdrift.engine.readings import evidence_of_logits
-from quantdrift.engine.store import digest_of
+from quantdrift.candidate.pair import Arm
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence
 from quantdrift.harness import as_vectors
+from quantdrift.measuring.readings import evidence_of_logits
 from quantdrift.metrics.order import order_agreement
+from quantdrift.models.store import digest_of
 from quantdrift_mteb.pairs import Where
 
 CLASSES = ("different", "same")

@@ -7,19 +7,19 @@ from typing import Any
 from mteb.models import CrossEncoderWrapper, MultiVectorWrapper, SentenceTransformerEncoderWrapper, SparseEncoderWrapper
 from mteb.models.model_meta import ModelMeta
 
-from quantdrift.ask import files_of, stamp_of
+from quantdrift.asking.ask import files_of, stamp_of
 from quantdrift.base.display import in_one_line
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.checkpoint import full_precision
-from quantdrift.checkpoints.kinds import is_cross_encoder, is_multi_vector, is_sparse, model_json
-from quantdrift.checkpoints.named import EMBEDDED, ModelSource
-from quantdrift.engine.calibration.sample import calibration_texts
-from quantdrift.engine.encoders.adapters import merge_adapters
-from quantdrift.engine.encoders.loading import Reads, loading, try_text
-from quantdrift.engine.encoders.vetting import refuse_unsaid_pooling
-from quantdrift.engine.layers import modules_of
-from quantdrift.engine.quantizers.registry import methods_of
+from quantdrift.candidate.calibration.sample import calibration_texts
+from quantdrift.candidate.methods import methods_of
 from quantdrift.metrics.keys import harness_metrics
+from quantdrift.models.adapters import merge_adapters
+from quantdrift.models.files.checkpoint import full_precision
+from quantdrift.models.files.kinds import is_cross_encoder, is_multi_vector, is_sparse, model_json
+from quantdrift.models.files.named import EMBEDDED, ModelSource
+from quantdrift.models.layers import modules_of
+from quantdrift.models.loading import Reads, loading, try_text
+from quantdrift.models.vetting import refuse_unsaid_pooling
 from quantdrift.spec.grammar import Spec
 from quantdrift_mteb.pairs import make_pair
 

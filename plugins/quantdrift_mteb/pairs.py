@@ -14,9 +14,9 @@ from mteb.types import PromptType
 from sentence_transformers import MultiVectorEncoder
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.pair import Arm, QuantizedPair
+from quantdrift.candidate.pair import Arm, QuantizedPair
 from quantdrift.harness import Arms, Outcome, Results, refuse_without_search, weights_of
+from quantdrift.models.files.named import ModelSource
 from quantdrift.spec.grammar import Spec
 from quantdrift_mteb import search as searches
 

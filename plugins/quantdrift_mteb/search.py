@@ -21,24 +21,24 @@ from torch.utils.data import DataLoader
 
 from quantdrift import harness
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.builtin.cross_encoder.work import activation_of
+from quantdrift.builtin.multi_vector.model import token_vectors
+from quantdrift.builtin.multi_vector.scoring import MaxSim, Product
+from quantdrift.builtin.multi_vector.search import row_search
+from quantdrift.builtin.sentence.work import reading_digest
+from quantdrift.builtin.sparse.work import sparse_product, term_weights
+from quantdrift.candidate.calibration.sample import calibration_texts
+from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.data.retrieval import on_own_ids, own_documents
-from quantdrift.engine.calibration.sample import calibration_texts
-from quantdrift.engine.encoders.cross_encoder import activation_of
-from quantdrift.engine.encoders.sentence import reading_digest
-from quantdrift.engine.flow import other_batch_size
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.layers import modules_of
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.ragged import Ragged
-from quantdrift.engine.readings import OPENING, opening_of
-from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.store import digest_of
 from quantdrift.evidence.record import Noise
-from quantdrift.features.multi_vector.model import token_vectors
-from quantdrift.features.multi_vector.scoring import MaxSim, Product
-from quantdrift.features.multi_vector.search import row_search
-from quantdrift.features.sparse.model import sparse_product, term_weights
 from quantdrift.finished.rankings import evidence_of_rankings
+from quantdrift.measuring.flow import other_batch_size
+from quantdrift.measuring.readings import OPENING, opening_of
+from quantdrift.models.inputs import Settings
+from quantdrift.models.layers import modules_of
+from quantdrift.models.store import digest_of
+from quantdrift.scoring.ragged import Ragged
+from quantdrift.scoring.similarity import Similarity
 from quantdrift_mteb.data import images_of
 
 NAMED = "MODEL@allocation.json"

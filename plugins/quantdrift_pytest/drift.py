@@ -22,12 +22,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from quantdrift.ask import Ask, ensure, stamp_of
+from quantdrift.asking.ask import Ask, ensure, stamp_of
 from quantdrift.base.display import clean, shown
 from quantdrift.base.errors import QuantDriftError, RunError, UnknownNameError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.records import Some, Whole, bytes_digest, file_digest, problem_of
-from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import Dataset, load_task, read_folder
 from quantdrift.data.retrieval import facts_of, keeping_own_ids
 from quantdrift.gate.baseline import Baseline, Snapshot
@@ -37,6 +36,7 @@ from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.rules import Rule, RuleError, Slices, default_rules, parse_rule, slices_of
 from quantdrift.gate.target import Target, target_of_run
 from quantdrift.metrics import FAMILIES, parse_metric
+from quantdrift.models.files.named import resolve
 from quantdrift.runs.changes import Changed, changed_inputs
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.show.tables import Grid
@@ -441,10 +441,10 @@ def _measure(pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, 
     with warnings.catch_warnings():
         # a suite may turn warnings into errors; those of libraries that load are not its business
         warnings.simplefilter("ignore")
+        from quantdrift.asking.run import run  # noqa: PLC0415 -- torch
         from quantdrift.base.progress import Silent  # noqa: PLC0415 -- likewise
-        from quantdrift.engine.inputs import Settings  # noqa: PLC0415 -- likewise
-        from quantdrift.engine.run import run  # noqa: PLC0415 -- torch
-        from quantdrift.engine.store import EmbeddingStore, default_store  # noqa: PLC0415 -- likewise
+        from quantdrift.models.inputs import Settings  # noqa: PLC0415 -- likewise
+        from quantdrift.models.store import EmbeddingStore, default_store  # noqa: PLC0415 -- likewise
 
         return run(
             pair,

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
-from quantdrift.scheme import FULL_BITS
-from quantdrift.stages.weights import MAX_BITS, MIN_BITS, POSSIBLE_BITS
+from quantdrift.scheme import FULL_BITS, MAX_BITS, MIN_BITS, POSSIBLE_BITS
 
 FUSED: tuple[tuple[str, ...], ...] = (
     ("q_proj", "k_proj", "v_proj"),

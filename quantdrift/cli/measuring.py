@@ -21,7 +21,7 @@ from quantdrift.spec.grammar import Spec, Versus
 
 if TYPE_CHECKING:
     from quantdrift.data.labelled import Dataset
-    from quantdrift.engine.encoders.server import Servers
+    from quantdrift.models.server import Servers
     from quantdrift.runs.folder import Run
 
 
@@ -35,9 +35,9 @@ def measured(
     limit: int | None = None,
 ) -> Run:
     """Measure a pair on the data that are named, or on their first inputs, and write the run folder."""
-    from quantdrift.ask import ensure
+    from quantdrift.asking.ask import ensure
+    from quantdrift.candidate.refusals import check_pair
     from quantdrift.data.labelled import limited, searched
-    from quantdrift.engine.refusals import check_pair
     from quantdrift.finished.shortlist import FIRST, read_shortlist
     from quantdrift.runs.folder import check_place, judged_with
     from quantdrift.statistics.standing import Tolerances
@@ -62,7 +62,7 @@ def measured(
     tolerances = tolerances_given(options.tolerance, options.mean_tolerance) or Tolerances()
 
     def measure(fingerprint: str | None = None) -> Run:
-        from quantdrift.engine.run import run
+        from quantdrift.asking.run import run
 
         with options.stoppable("no run was written"):
             return run(

@@ -23,10 +23,10 @@ from quantdrift.show.output import Output, emit, form_of
 from quantdrift.spec.grammar import Spec, Versus, dtype_named
 
 if TYPE_CHECKING:
-    from quantdrift.ask import Ask
+    from quantdrift.asking.ask import Ask
     from quantdrift.data.labelled import Dataset
     from quantdrift.data.retrieval import RetrievalDataset
-    from quantdrift.engine.inputs import Settings
+    from quantdrift.models.inputs import Settings
     from quantdrift.statistics.standing import Tolerances
 
 _HEAD = re.compile(r"(?P<names>(?:--?[a-z/-]+ ?)*)(?P<metavar>[A-Z][A-Z.,=|\[\]]*)?: ")
@@ -117,7 +117,7 @@ def _latest(value: Any) -> Any:
 def _usable(value: str | None) -> str | None:
     """A device, which is refused before anything is loaded where it cannot be there."""
     if value is not None:
-        from quantdrift.engine.refusals import check_device
+        from quantdrift.candidate.refusals import check_device
 
         check_device(value)
     return value
@@ -256,7 +256,7 @@ class OnModel:
     @property
     def settings(self) -> Settings:
         """The settings that inputs are put through the model with."""
-        from quantdrift.engine.inputs import Settings
+        from quantdrift.models.inputs import Settings
 
         how: dict[str, Any] = {"dtype": dtype_named(self.dtype), "trust_remote_code": self.trust_remote_code}
         how |= {"query_prompt": self.query_prompt, "document_prompt": self.document_prompt}
@@ -270,7 +270,7 @@ class OnModel:
     @property
     def how(self) -> dict[str, Any]:
         """The arguments of all that runs a model: settings, where embeddings are kept, progress, device, revision."""
-        from quantdrift.engine.store import EmbeddingStore, default_store
+        from quantdrift.models.store import EmbeddingStore, default_store
 
         return {
             "settings": self.settings,
@@ -317,7 +317,7 @@ class Measuring(OnModel):
 
     def ask(self, pair: Spec | Versus, dataset: Dataset, *part: object) -> Ask:
         """The measurement of a pair on data, or what else of them, that these options ask for."""
-        from quantdrift.ask import Ask
+        from quantdrift.asking.ask import Ask
         from quantdrift.data.retrieval import facts_of
 
         settings = {**asdict(self.settings), "device": self.device, "revision": self.revision}

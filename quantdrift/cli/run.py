@@ -14,7 +14,7 @@ from quantdrift.spec.grammar import Spec, Versus, parse_pair
 
 if TYPE_CHECKING:
     from quantdrift.data.streamed import DataKind
-    from quantdrift.engine.encoders.server import Servers
+    from quantdrift.models.server import Servers
     from quantdrift.runs.folder import Run
 
 
@@ -65,8 +65,8 @@ class RunOptions(Streaming, MeasuringAny):
                     f'"REFERENCE vs openai:URL#MODEL", got {str(pair)!r}'
                 )
             return None
-        from quantdrift.engine.encoders.server import Servers
-        from quantdrift.engine.encoders.server_client import RetryPolicy
+        from quantdrift.models.server import Servers
+        from quantdrift.models.server_client import RetryPolicy
 
         prefixes = {"query": self.query_prefix, "document": self.document_prefix}
         return Servers(
@@ -115,7 +115,7 @@ def command(options: RunOptions) -> Output:
 
 def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
     """Measure a pair on data that are never in memory as a whole."""
-    from quantdrift.engine.streamed_search import check_streamed, run_streamed
+    from quantdrift.asking.streamed_search import check_streamed, run_streamed
     from quantdrift.runs.folder import check_place
 
     assert options.data is not None  # that is what the kind is of

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from quantdrift.ask import State
+from quantdrift.asking.ask import State
 from quantdrift.base.display import clean, duration, error_line, note
 from quantdrift.base.errors import DiskError, QuantDriftError
 from quantdrift.base.progress import progress_bars
@@ -50,8 +50,8 @@ def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, 
     counts = _plan(folder, states, to_do, problems)
     if options.plan or not to_do:
         return counts
-    from quantdrift.engine.store import EmbeddingStore, default_store
-    from quantdrift.engine.study import run_cells
+    from quantdrift.models.store import EmbeddingStore, default_store
+    from quantdrift.study.cells import run_cells
 
     rows = [zip(grid.head, row, strict=True) for grid in counts.grids for row in grid.rows]
     for line in (counts.title, *(", ".join(map(" ".join, row)) for row in rows), *counts.lines):

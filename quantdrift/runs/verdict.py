@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted, percent
+from quantdrift.builtin.rescoring import rescored
+from quantdrift.kinds.stage import STAGES, Mend
 from quantdrift.runs.identity import classifies
 from quantdrift.runs.words import Record, estimates_of
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import Spec, parse_pair, stages_of
-from quantdrift.stages import STAGES, Mend
-from quantdrift.stages.rescoring import rescored
 
 if TYPE_CHECKING:
     from quantdrift.statistics.estimates import Estimate

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.text import counted, percent, some
+from quantdrift.kinds.stage import STAGES
 from quantdrift.runs.identity import classifies
 from quantdrift.scheme import FULL_BITS
 from quantdrift.spec.grammar import DTYPES
-from quantdrift.stages import STAGES
 
 if TYPE_CHECKING:
     from quantdrift.statistics.estimates import Estimate

@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 
 from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError, SpecError, UnknownNameError, UnsupportedError, nearest
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.builtin.weights import CHOICE
+from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.kinds.stage import STAGES, Kind, Option
 from quantdrift.scheme import CHECKS, DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER, FULL, FULL_BITS, Scheme, error_at
-from quantdrift.stages import STAGES, Kind, Option
-from quantdrift.stages.weights import CHOICE
 
 _ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
 CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
@@ -390,7 +390,7 @@ def _scheme_at(text: str, start: int, end: int) -> Scheme:
     stored = _STORED.fullmatch(text[start:end])
     if stored is None:
         return Scheme(**_read_scheme(text, start, end))
-    from quantdrift.spec.allocation import scheme_of  # noqa: PLC0415 -- pydantic takes as long as all else here
+    from quantdrift.allocation.record import scheme_of  # noqa: PLC0415 -- pydantic takes as long as all else here
 
     try:
         written = scheme_of(stored["file"], stored["rest"])

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from quantdrift.ask import State, finished
+from quantdrift.asking.ask import State, finished
 from quantdrift.base.display import clean, error_line
 from quantdrift.base.errors import StudyError
 from quantdrift.base.records import AS_LIST, Record, check_writable, clear_dead, write_text

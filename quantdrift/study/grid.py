@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from quantdrift.base.errors import SpecError, UnknownNameError
 from quantdrift.base.records import Bits, Some, Whole
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.scheme import FULL_BITS, Scheme
 from quantdrift.spec.grammar import CRITERIA, calibrates, draws, needs_inputs, parse_scheme
 

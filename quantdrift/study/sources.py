@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quantdrift.ask import Ask, stamp_of
+from quantdrift.asking.ask import Ask, stamp_of
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent
 from quantdrift.data.labelled import Dataset, limited, load_task, read_folder, task_of

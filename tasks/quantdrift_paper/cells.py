@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from quantdrift.evidence.record import Evidence
+from quantdrift.kinds.quantizer import QUANTIZERS, input_scale
 from quantdrift.metrics import MetricError, parse_metric
-from quantdrift.quantizers import QUANTIZERS, input_scale
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, is_part
 from quantdrift.scheme import DEFAULT_GROUP_SIZE

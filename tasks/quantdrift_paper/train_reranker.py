@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from sentence_transformers import CrossEncoder
 from torch.nn.functional import cross_entropy
 
+from quantdrift.asking.opening import open_pair
 from quantdrift.base.errors import DataError
 from quantdrift.base.progress import Terminal
-from quantdrift.checkpoints.named import resolve
 from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.engine.flow import Flow
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.opening import open_pair
-from quantdrift.engine.store import default_store
+from quantdrift.measuring.flow import Flow
+from quantdrift.models.files.named import resolve
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import default_store
 from quantdrift.spec.grammar import parse
 from quantdrift_paper.training import descend, script
 from quantdrift_tasks.python_docs import load_rest

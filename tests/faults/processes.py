@@ -28,7 +28,7 @@ _HEAVY = (
     "quantdrift.cli.study",
     "quantdrift.cli.run",
     "quantdrift.base.console",
-    "quantdrift.engine.study",
+    "quantdrift.study.cells",
     "quantdrift.study.results",
     "sentence_transformers",
     "transformers.models.bert.modeling_bert",

@@ -30,11 +30,11 @@ import yaml  # noqa: E402 -- likewise
 from torch import nn  # noqa: E402 -- likewise
 
 from golden import as_text, differences, file_of  # noqa: E402 -- likewise
+from quantdrift.asking.opening import load_pair  # noqa: E402 -- likewise
 from quantdrift.base.errors import QuantDriftError  # noqa: E402 -- likewise
 from quantdrift.base.progress import Silent  # noqa: E402 -- likewise
-from quantdrift.engine.inputs import Inputs  # noqa: E402 -- likewise
-from quantdrift.engine.opening import load_pair  # noqa: E402 -- likewise
-from quantdrift.engine.pair import QuantizedPair  # noqa: E402 -- likewise
+from quantdrift.candidate.pair import QuantizedPair  # noqa: E402 -- likewise
+from quantdrift.models.inputs import Inputs  # noqa: E402 -- likewise
 from quantdrift.spec.grammar import parse  # noqa: E402 -- likewise
 from quantdrift_paper.train_clip import processor_of  # noqa: E402 -- likewise
 from support.model_zoo import COMMON, DECODER, IMAGE, OF_IMAGES  # noqa: E402 -- likewise

@@ -51,7 +51,7 @@ def quantdrift(forks: Forks, tmp_path: Path) -> Says:
 __all__ = ["corpora", "one_thread", "place"]
 
 TOY = """
-from quantdrift.quantizers import Package, Quantizer
+from quantdrift.kinds.quantizer import Package, Quantizer
 
 QUANTIZER = Quantizer(
     title="Toward zero", make="toy:of_scheme", packages=(Package(name="toy", module="toy", extra="toy", note="trunc"),)
@@ -60,8 +60,8 @@ QUANTIZER = Quantizer(
 
 def of_scheme(scheme):
     import torch
-    from quantdrift.engine.quantizers.base import QuantizedWeight, spread
-    from quantdrift.engine.quantizers.rtn import absmax_scale
+    from quantdrift.candidate.quantized import QuantizedWeight, spread
+    from quantdrift.builtin.rtn.work import absmax_scale
 
     class Toy:
         needs_moments = False
@@ -104,8 +104,8 @@ STAGING = """
 from contextlib import contextmanager
 
 from quantdrift.base.registry import Package
-from quantdrift.engine.stages import ModelStage, VectorStage
-from quantdrift.stages import Option, Stage
+from quantdrift.candidate.stages import ModelStage, VectorStage
+from quantdrift.kinds.stage import Option, Stage
 
 NORMS = Stage(
     what="gains of the norms",
@@ -190,7 +190,7 @@ import zlib
 from pathlib import Path
 
 from quantdrift.base.registry import Package
-from quantdrift.encoders import EncoderKind
+from quantdrift.kinds.encoder import EncoderKind
 
 KIND = EncoderKind(
     what="a bag of words, which searches",
@@ -208,8 +208,8 @@ def accepts(source, revision):
 
 def load(source, *, device, revision=None, dtype="float32"):
     import torch
-    from quantdrift.engine.encoders.model import EmbeddingModel
-    from quantdrift.engine.scoring.streamed import Similarity
+    from quantdrift.models.model import EmbeddingModel
+    from quantdrift.scoring.streamed import Similarity
 
     size = json.loads((Path(source.location) / "bags.json").read_text())["size"]
     torch.manual_seed(0)
@@ -302,7 +302,7 @@ def test_a_format_of_results(quantdrift: Says, tmp_path: Path) -> None:
 
 FILES = """
 from quantdrift.base.registry import Package
-from quantdrift.checkpoints.model_files import ModelFile
+from quantdrift.models.files.model_files import ModelFile
 
 DUMPED = Package(name="dumps", module="dumps", extra="dumps", note="dumps")
 DUMPS = ModelFile(what="a dump", suffix=".dump", packages=(DUMPED,), encoder="dumps:load_encoder")
@@ -310,8 +310,8 @@ DUMPS = ModelFile(what="a dump", suffix=".dump", packages=(DUMPED,), encoder="du
 
 def load_encoder(checkpoint, reference, device):
     from sentence_transformers import SentenceTransformer
-    from quantdrift.engine.encoders.checkpoint import Loaded
-    from quantdrift.engine.encoders.stored import StoredLayers
+    from quantdrift.candidate.checkpoint import Loaded
+    from quantdrift.models.stored import StoredLayers
 
     assert checkpoint.method == "dumps" and checkpoint.file == "x.dump"
     folder = (checkpoint.folder / checkpoint.file).read_text()
@@ -369,7 +369,7 @@ def test_a_kind_of_data(quantdrift: Says) -> None:
 
 
 BAD = """
-from quantdrift.stages import Option, Stage
+from quantdrift.kinds.stage import Option, Stage
 
 X = Stage(what="x", kind="model", work="bad:X", options={"emb": Option()})
 """
@@ -401,8 +401,8 @@ SEARCHING = """
 import numpy as np
 
 from quantdrift.base.registry import Package
-from quantdrift.engine.scoring.indexes import Found, SearchIndex
-from quantdrift.features.index.engine import Engine
+from quantdrift.scoring.indexes import Found, SearchIndex
+from quantdrift.builtin.index.engine import Engine
 
 
 class Signs(SearchIndex):
@@ -459,10 +459,10 @@ FATAL = """
 import os
 import sys
 
-from quantdrift.engine.stages import VectorStage
-from quantdrift.encoders import EncoderKind
-from quantdrift.quantizers import Quantizer
-from quantdrift.stages import Option, Stage
+from quantdrift.candidate.stages import VectorStage
+from quantdrift.kinds.encoder import EncoderKind
+from quantdrift.kinds.quantizer import Quantizer
+from quantdrift.kinds.stage import Option, Stage
 
 ENDS = Stage(what="an end", kind="vectors", work="fatal:Ends", options={"ends": Option(pattern="abort|exit|late")})
 ODD = Stage(what="a fault", kind="vectors", work="fatal:Odd", options={"odd": Option(pattern="none|raise")})
@@ -485,7 +485,7 @@ class Odd(VectorStage):
 
 
 def dies(scheme):
-    from quantdrift.engine.quantizers.rtn import RoundToNearest
+    from quantdrift.builtin.rtn.work import RoundToNearest
 
     class Dies(RoundToNearest):
         def quantize(self, weight, moments=None):
@@ -495,7 +495,7 @@ def dies(scheme):
 
 
 def faulty(scheme):
-    from quantdrift.engine.quantizers.rtn import RoundToNearest
+    from quantdrift.builtin.rtn.work import RoundToNearest
 
     class Faulty(RoundToNearest):
         def quantize(self, weight, moments=None):
@@ -586,8 +586,8 @@ def test_another_version_is_another_run(tmp_path: Path, place: Path) -> None:
     stage = "\n".join(
         [
             "from dataclasses import replace",
-            "from quantdrift.engine.stages import VectorStage",
-            "from quantdrift.stages import Option, Stage",
+            "from quantdrift.candidate.stages import VectorStage",
+            "from quantdrift.kinds.stage import Option, Stage",
             "CUT = Stage(what='x', kind='vectors', work='cut:Cut', options={'cut': Option()})",
             "class Cut(VectorStage):",
             "    def stored(self, stored, calibration):",

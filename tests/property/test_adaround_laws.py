@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quantdrift.engine.quantizers.base import QuantizedWeight
-from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.features.adaround.rounding import AdaRound
+from quantdrift.builtin.adaround.work import AdaRound
+from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.candidate.quantized import QuantizedWeight
 from support.paper_adaround import Anneal, Error, adaround
 from support.quantizer_samples import moments_by_hand
 from support.threads import one_thread

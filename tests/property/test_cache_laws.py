@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift.base.cache import CHECKSUM, array_in, arrays_in, cache_file, read_cache
-from quantdrift.engine.calibration.candidate import LayerStore
-from quantdrift.engine.calibration.in_order import LayerCandidate
-from quantdrift.engine.encoders.server import identify
-from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.readings import fitted_probe
-from quantdrift.engine.sensitivity.problem import CachedArrays
-from quantdrift.engine.store import EmbeddingStore, key_of
+from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.candidate.calibration.candidate import LayerStore
+from quantdrift.candidate.calibration.in_order import LayerCandidate
+from quantdrift.measuring.problem import CachedArrays
+from quantdrift.measuring.readings import fitted_probe
+from quantdrift.models.server import identify
+from quantdrift.models.store import EmbeddingStore, key_of
 from quantdrift.spec.grammar import Endpoint
 
 KEY = key_of(of="these tests")

@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
+from quantdrift.asking.subsets import nested_subset
 from quantdrift.base.progress import Silent
-from quantdrift.engine.flow import Flow, assemble
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.parts import nested_subset
-from quantdrift.engine.readings import Search
-from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.store import EmbeddingStore
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.measuring.flow import Flow, assemble
+from quantdrift.measuring.readings import Search
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import EmbeddingStore
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.streamed import score_embeddings
 from support.small_evidence import assert_same
 from support.worlds import rows_of
 
@@ -62,7 +63,7 @@ def test_each_size_is_what_these_documents_give_alone(data: st.DataObject, simil
     sides = rows_of("query", n_queries), rows_of("document", n_docs)
     search = Search(queries=sides[0], documents=sides[1], similarity=similarity, rows=rows).ready(flow)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("quantdrift.engine.scoring.streamed.TILE", 16)  # these few documents fill it more than once
+        patch.setattr("quantdrift.scoring.streamed.TILE", 16)  # these few documents fill it more than once
         measured = search.evidence(search.state(flow, *arms), arms[1], None)
         (queries, kept), (low_queries, low_kept) = ((arm[0], arm[1][rows]) for arm in arms)
         alone = score_embeddings(queries, low_queries, kept, low_kept, similarity=similarity, k=k)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantdrift.engine.encoders.server import _fingerprint, in_halves, side_by_side
-from quantdrift.engine.encoders.server_client import OneInputError, TooMuchError
+from quantdrift.models.server import _fingerprint, in_halves, side_by_side
+from quantdrift.models.server_client import OneInputError, TooMuchError
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 60))

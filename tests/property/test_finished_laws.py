@@ -7,13 +7,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.contents import FinishedRun, Part
 from quantdrift.finished.diff import diff_runs
+from quantdrift.measuring.flow import assemble
 from quantdrift.metrics import default_metrics, measure
+from quantdrift.scoring.streamed import score_matrix
 
 Scores = NDArray[np.float32]
 FINITE = st.floats(-4, 4, width=32)

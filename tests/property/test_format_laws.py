@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.kinds.quantizer import QUANTIZERS
 from support.quantizer_samples import made
 
 FORMATS = [name for name, entry in QUANTIZERS.items() if entry.widths]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from quantdrift.base.registry import imported
-from quantdrift.checkpoints.named import resolve
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.models.files.named import resolve
 from support.quantizer_samples import made
 
 PRESETS = {

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from quantdrift.engine.quantizers.base import group_absmax, n_groups, spread
-from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.candidate.quantized import group_absmax, n_groups, spread
 
 # Down to the least normal number times 127 levels: below, a scale has no digits left.
 WEIGHTS = st.floats(-(2.0**60), 2.0**60, width=32).map(lambda x: x if abs(x) > 2.0**-100 else 0.0)

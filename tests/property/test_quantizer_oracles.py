@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quantdrift.engine.quantizers.awq import Awq
-from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
-from quantdrift.engine.quantizers.gptq import Gptq
-from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.builtin.awq.work import Awq
+from quantdrift.builtin.gptq.work import Gptq
+from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.candidate.quantized import Moments, QuantizedWeight
+from quantdrift.kinds.quantizer import QUANTIZERS
 from support import paper_quantizers as paper
 from support.quantizer_samples import moments_of, skip_without, weights
 

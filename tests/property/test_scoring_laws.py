@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from quantdrift.engine.scoring.state import ScoreState, merge
-from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.state import ScoreState, merge
+from quantdrift.scoring.streamed import score_embeddings, score_matrix, score_ragged
 
 Floats = NDArray[np.float32]
 DIM = 4
@@ -85,7 +86,7 @@ def laid_out(tile: int, block: int, sample: int, prime_from: int) -> Iterator[No
             "_PRIME_SAMPLE": sample,
             "_PRIME_FROM": prime_from,
         }.items():
-            patch.setattr(f"quantdrift.engine.scoring.streamed.{name}", value)
+            patch.setattr(f"quantdrift.scoring.streamed.{name}", value)
         yield
 
 

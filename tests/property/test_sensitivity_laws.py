@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from quantdrift.engine.sensitivity.criteria import losses_of
-from quantdrift.engine.sensitivity.gaps import contributions, rounded
+from quantdrift.sensitivity.criteria import losses_of
+from quantdrift.sensitivity.gaps import contributions, rounded
 from support import paper_quantizers as paper
 from support.sensitivity import drawn, setting_of
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quantdrift.base.errors import SpecError
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import CRITERIA, Spec, known_options, parse, parse_scheme
 

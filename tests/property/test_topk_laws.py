@@ -5,7 +5,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quantdrift.engine.scoring.topk import EMPTY, merge_top, pack, unpack
+from quantdrift.scoring.topk import EMPTY, merge_top, pack, unpack
 
 LAST = 2**32 - 1
 SCORES = st.floats(width=32, allow_nan=False)  # infinities and denormals included

@@ -7,12 +7,12 @@ from hypothesis import assume, given, settings
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from quantdrift.engine.calibration.in_order import LayerCandidate
-from quantdrift.engine.calibration.inputs import plain_products
-from quantdrift.engine.layers import LinearLayer, find_linears
-from quantdrift.engine.quantizers.base import QuantizedWeight
-from quantdrift.features.formats.bnb import from_scheme as nf4
-from quantdrift.features.tuned.descent import Weight, free_parameters, slopes
+from quantdrift.builtin.formats.bnb import from_scheme as nf4
+from quantdrift.builtin.tuned.descent import Weight, free_parameters, slopes
+from quantdrift.candidate.calibration.in_order import LayerCandidate
+from quantdrift.candidate.calibration.inputs import plain_products
+from quantdrift.candidate.quantized import QuantizedWeight
+from quantdrift.models.layers import LinearLayer, find_linears
 from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import rich
 from support.model_zoo import zoo_model

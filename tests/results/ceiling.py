@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from quantdrift.builtin.tuned import work as stage
+from quantdrift.builtin.tuned.problem import DOCUMENTS, Batch, Problem, Side
 from quantdrift.cli import main
 from quantdrift.data.labelled import load_task, read_folder, searched
-from quantdrift.features.tuned import stage
-from quantdrift.features.tuned.problem import DOCUMENTS, Batch, Problem, Side
 
 name, words, *command = sys.argv[1:]
 folder = Path(name).is_dir()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quantdrift.spec.allocation import AllocatedLayer, Allocation
+from quantdrift.allocation.record import AllocatedLayer, Allocation
 
 _WIDE = {"intermediate.dense": (128, 64), "output.dense": (64, 128)}
 BERT = dict.fromkeys((*(f"attention.self.{x}" for x in ("query", "key", "value")), "attention.output.dense"), (64, 64))

@@ -15,14 +15,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from quantdrift.asking.saving import save_candidate
 from quantdrift.base.progress import Silent
-from quantdrift.checkpoints.named import ModelSource
-from quantdrift.engine.encoders.sentence import SentenceEncoder
-from quantdrift.engine.layers import modules_of
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups, spread
-from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.saving.save import save_candidate
+from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.builtin.sentence.work import SentenceEncoder
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.candidate.quantized import QuantizedWeight, n_groups, spread
+from quantdrift.models.files.named import ModelSource
+from quantdrift.models.layers import modules_of
 from quantdrift.spec.grammar import parse, parse_scheme
 
 WORDS = ("wing", "drag", "lift", "flow", "heat", "boundary", "layer", "shock", "wave", "the", "of")

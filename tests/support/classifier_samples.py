@@ -10,9 +10,9 @@ import transformers as hf
 from numpy.typing import NDArray
 from torch import nn
 
-from quantdrift.checkpoints.kinds import is_classifier
-from quantdrift.checkpoints.named import ModelSource, resolve
-from quantdrift.engine.encoders.classifier import Classifier, load_classifier
+from quantdrift.builtin.classifier.work import Classifier, load_classifier
+from quantdrift.models.files.kinds import is_classifier
+from quantdrift.models.files.named import ModelSource, resolve
 from support import candidate_samples
 
 CPU = torch.device("cpu")

@@ -6,10 +6,10 @@ from typing import Any
 
 from quantdrift.base.progress import Progress, Silent
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.encoders.server import Servers
-from quantdrift.engine.encoders.server_client import RetryPolicy
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.store import EmbeddingStore
+from quantdrift.models.inputs import Settings
+from quantdrift.models.server import Servers
+from quantdrift.models.server_client import RetryPolicy
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Versus
 from support.versus_samples import DATASET, run_any

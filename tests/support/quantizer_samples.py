@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
-from quantdrift.engine.quantizers.libraries import AUTOAWQ, GPTQMODEL, HQQ
-from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.builtin.rtn.work import RoundToNearest, quantize_rtn
+from quantdrift.candidate.libraries import AUTOAWQ, GPTQMODEL, HQQ
+from quantdrift.candidate.quantized import Moments, QuantizedWeight
+from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.spec.grammar import parse_scheme
 from support import paper_quantizers as paper
 

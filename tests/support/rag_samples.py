@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.measuring.flow import assemble
 from quantdrift.runs.folder import write_run
+from quantdrift.scoring.streamed import score_matrix
 from quantdrift_rag.questions import Prompt
 from support.beir_folder import write_beir_folder
 

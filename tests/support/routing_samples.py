@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.evidence.record import Evidence, Noise
+from quantdrift.measuring.readings import evidence_of_logits
 from quantdrift.runs.folder import Run, write_run
 from support.metric_samples import names
 from support.small_evidence import evidence_of

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from quantdrift.base.progress import Silent
-from quantdrift.engine.layers import find_linears
-from quantdrift.engine.sensitivity.problem import GapProblem, Setting
+from quantdrift.measuring.problem import GapProblem, Setting
+from quantdrift.models.layers import find_linears
 
 Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 

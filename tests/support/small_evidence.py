@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence.record import Evidence, Noise
+from quantdrift.measuring.flow import assemble
+from quantdrift.scoring.streamed import score_matrix
 
 #       documents  a   b   c   d
 REFERENCE = [

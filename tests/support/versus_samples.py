@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
+from quantdrift.asking.run import run as run_pair
 from quantdrift.base.progress import Silent
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.run import run as run_pair
-from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import perturbation
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Spec, Versus, parse
 

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from quantdrift.asking.measure import measure
 from quantdrift.base.progress import Silent
-from quantdrift.engine.flow import Flow, Measured, Reading
-from quantdrift.engine.inputs import Inputs, Settings
-from quantdrift.engine.measure import measure
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.store import EmbeddingStore
+from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.measuring.flow import Flow, Measured, Reading
+from quantdrift.models.inputs import Inputs, Settings
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.spec.grammar import parse_scheme
 
 Rows = NDArray[np.int64]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from quantdrift.allocation.record import Allocation
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.gate.baseline import Baseline
@@ -15,7 +16,6 @@ from quantdrift.gate.rules import parse_rule
 from quantdrift.gate.target import target_of_run
 from quantdrift.runs.folder import EVIDENCE, PROBE, RECORD, read_run, write_run
 from quantdrift.runs.identity import Identity
-from quantdrift.spec.allocation import Allocation
 from quantdrift.trust.check import StabilityCheck
 from quantdrift.trust.router import GapRouter
 from support.allocations import allocation as allocation_of

@@ -11,7 +11,7 @@ import mteb
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
-from quantdrift.checkpoints.named import resolve
+from quantdrift.models.files.named import resolve
 
 name, data, folder, *more = sys.argv[1:]
 name = resolve(name).location

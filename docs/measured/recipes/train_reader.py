@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from quantdrift.base.errors import DataError
-from quantdrift.checkpoints.named import resolve
 from quantdrift.data.labelled import read_folder, searched
-from quantdrift.engine.encoders.loading import loading, quiet_loading
+from quantdrift.models.files.named import resolve
+from quantdrift.models.loading import loading, quiet_loading
 from quantdrift_paper.reader import TRAINED_ON, TrainedOn
 from quantdrift_paper.training import descend, script
 from quantdrift_rag.questions import read_answers

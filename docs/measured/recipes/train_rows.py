@@ -30,8 +30,8 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, BertForMaskedLM
 
 from quantdrift.base.errors import DataError
-from quantdrift.checkpoints.named import resolve
 from quantdrift.data.retrieval import read_beir_folder
+from quantdrift.models.files.named import resolve
 from quantdrift_paper.training import descend, script
 
 DIM, LENGTH = 64, 128

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import percent, with_interval
+from quantdrift.builtin.weights import CHOICE
 from quantdrift.cli.options import OnCorpus, OnModel, argument, option, prints
 from quantdrift.scheme import FULL_BITS
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, records, table
 from quantdrift.spec.grammar import calibrates, chooses, parse
-from quantdrift.stages.weights import CHOICE
 
 if TYPE_CHECKING:
-    from quantdrift.engine.sensitivity.jobs import Rival
-    from quantdrift.spec.allocation import Allocation
+    from quantdrift.allocation.record import Allocation
+    from quantdrift.features.allocate.jobs import Rival
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +59,9 @@ def command(options: AllocateOptions) -> Output:
     if not chooses(spec.scheme):
         expected = f"expected a criterion that chooses them, e.g. {spec.model}@W3.5+gap"
         raise UnsupportedError(f"{spec}: the widths of its layers are given; {expected}")
+    from quantdrift.allocation.record import Allocation, nameable
     from quantdrift.base.records import read_json
-    from quantdrift.engine.refusals import check_spec, refuse_deployment
-    from quantdrift.spec.allocation import Allocation, nameable
+    from quantdrift.candidate.refusals import check_spec, refuse_deployment
 
     refuse_deployment(spec.scheme, "an allocation is of weights")
 
@@ -71,7 +71,7 @@ def command(options: AllocateOptions) -> Output:
     if options.out.suffix != ".json" or not nameable(str(options.out)):
         raise QuantDriftError(f"--out {options.out}: specs name it; expected FILE.json without spaces, '+' and '@'")
     Allocation.check_place(options.out)
-    from quantdrift.engine.sensitivity.jobs import allocate_spec
+    from quantdrift.features.allocate.jobs import allocate_spec
 
     with options.stoppable(f"{options.out} is not finished"):
         allocation, rivals = allocate_spec(

@@ -217,18 +217,18 @@ def _opened(name: str, options: Asking, prefixes: Mapping[record.Role, str]) -> 
         return _on_server(name, {**prefixes, **given}, options.timeout)
     if given:
         raise QuantDriftError(f"--{next(iter(given))}-prefix is for a model on a server; got {name!r}")
-    from quantdrift.checkpoints.checkpoint import find_checkpoint
+    from quantdrift.models.files.checkpoint import find_checkpoint
 
     checkpoint = find_checkpoint(name)  # a wrong name is told before torch is loaded
-    from quantdrift.engine.encoders.model import check_vectors
-    from quantdrift.engine.opening import load_searching
+    from quantdrift.asking.opening import load_searching
+    from quantdrift.models.model import check_vectors
 
     if checkpoint.method == "none":
         encoder = load_searching(name, device=options.device)
         check_vectors(encoder, f"{name}: a model is told again")
     else:
-        from quantdrift.engine.encoders.checkpoint import load_checkpoint
-        from quantdrift.engine.encoders.sentence import pick_device
+        from quantdrift.builtin.sentence.work import pick_device
+        from quantdrift.candidate.checkpoint import load_checkpoint
 
         encoder = load_checkpoint(checkpoint, None, device=pick_device(options.device))
 
@@ -246,8 +246,8 @@ def _opened(name: str, options: Asking, prefixes: Mapping[record.Role, str]) -> 
 
 def _on_server(name: str, prefixes: dict[record.Role, str], timeout: float) -> _Model:
     from quantdrift.base.keys import OPENAI, find_key
-    from quantdrift.engine.encoders.server import in_halves
-    from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, RetryPolicy
+    from quantdrift.models.server import in_halves
+    from quantdrift.models.server_client import EndpointClient, OneInputError, RetryPolicy
 
     endpoint = read_endpoint(name)
     until = 0.0

@@ -1,8 +1,8 @@
 """An index that is there: a collection that somebody filled, asked for the queries of the data."""
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.kinds.stage import Option, Stage
 from quantdrift.scheme import Scheme
-from quantdrift.stages import Option, Stage
 
 _INSTEAD = ("index", "search", "emb")
 

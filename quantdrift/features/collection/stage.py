@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.text import some
-from quantdrift.engine.scoring.indexes import WANTED, Found, SearchIndex
-from quantdrift.engine.scoring.precision import Stored
-from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.stages import VectorStage
 from quantdrift.features.collection.place import Held, Place, Reader, read_place, reader_of
 from quantdrift.features.databases.database import checked, refusing
+from quantdrift.scoring.indexes import WANTED, Found, SearchIndex
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.stages import VectorStage
+from quantdrift.scoring.stored import Stored
 
 _LARGE = 0.1
 """Share of ids on one side alone from which on the collection is not one of these data."""

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.base.registry import Package
+from quantdrift.builtin.index.engine import Engine
 from quantdrift.features.collection.place import Place, Reader
 from quantdrift.features.databases.database import LIMIT, Database, Hits, nearness
-from quantdrift.features.index.engine import Engine
 
 _PAGE = 1000
 _METRICS = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}

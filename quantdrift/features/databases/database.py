@@ -17,8 +17,8 @@ from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.base.logs import heard
-from quantdrift.engine.scoring.indexes import WANTED, Found, SearchIndex
-from quantdrift.features.index.engine import Order
+from quantdrift.builtin.index.engine import Order
+from quantdrift.scoring.indexes import WANTED, Found, SearchIndex
 
 Hits = tuple[Sequence[Any], Sequence[float] | NDArray[Any]]
 """Ids and scores of one query, best first; larger is nearer."""

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.registry import Package
+from quantdrift.builtin.index.engine import Engine, Order
 from quantdrift.features.databases.database import LIMIT, Database, Hits, nearness
-from quantdrift.features.index.engine import Engine, Order
 
 _CONFIGS = {
     "IVF_PQ": ("IvfPq", "product codes"),

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.registry import Package
+from quantdrift.builtin.index.engine import Engine
 from quantdrift.features.databases.database import LIMIT, Database, Hits
-from quantdrift.features.index.engine import Engine
 
 _KINDS = {
     "hnsw": ("float32, in a graph", "hnsw", "{0}", "vector_{}_ops"),

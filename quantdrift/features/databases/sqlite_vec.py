@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.registry import Package
+from quantdrift.builtin.index.engine import Engine, Order
 from quantdrift.features.databases.database import LIMIT, Database, Hits
-from quantdrift.features.index.engine import Engine, Order
 
 _HELD = {
     "float": ("float32", "?"),

@@ -53,10 +53,10 @@ def command(options: DiagnoseOptions) -> Output:
     dataset = of_texts(options.dataset, "diagnose")
     drawn = draw(dataset.queries, dataset.documents, options.inputs - len(TEXTS))
     texts = by_role((role, text) for role, text in (*TEXTS, *drawn) if text.strip())
-    from quantdrift.engine.encoders.server import EndpointEncoder
-    from quantdrift.engine.opening import open_pair
-    from quantdrift.engine.pair import TwoModels
+    from quantdrift.asking.opening import open_pair
+    from quantdrift.candidate.pair import TwoModels
     from quantdrift.features.diagnose.diagnosis import diagnose
+    from quantdrift.models.server import EndpointEncoder
 
     with options.stoppable("nothing was written"):
         opened = open_pair(pair, dataset, device=options.device, revision=options.revision, **options.settings.loading)

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from quantdrift.base.display import note
 from quantdrift.base.progress import Progress
-from quantdrift.engine.encoders.sentence import SentenceEncoder
-from quantdrift.engine.encoders.server import EndpointEncoder
-from quantdrift.engine.encoders.server_client import OneInputError
-from quantdrift.engine.pair import Model
-from quantdrift.engine.weights import restoring
+from quantdrift.builtin.sentence.work import SentenceEncoder
+from quantdrift.candidate.pair import Model
 from quantdrift.features.canary.record import moved, units
+from quantdrift.models.server import EndpointEncoder
+from quantdrift.models.server_client import OneInputError
+from quantdrift.models.weights import restoring
 
 Vectors = NDArray[np.float32]
 Floats = NDArray[np.float64]

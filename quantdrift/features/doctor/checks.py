@@ -19,12 +19,12 @@ from quantdrift.base.display import clean
 from quantdrift.base.extras import version_of
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.registry import REGISTRIES, Registry, package_of
-from quantdrift.checkpoints.model_files import MODEL_FILES
-from quantdrift.encoders import KINDS
-from quantdrift.engine import UNASKED
-from quantdrift.features.index.engine import ENGINES
-from quantdrift.quantizers import QUANTIZERS
-from quantdrift.stages import STAGES
+from quantdrift.builtin.index.engine import ENGINES
+from quantdrift.kinds.encoder import KINDS
+from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.kinds.stage import STAGES
+from quantdrift.models import UNASKED
+from quantdrift.models.files.model_files import MODEL_FILES
 
 #: name: (kind, the extra that brings it, what it is for)
 _KNOWN: dict[str, tuple[str, str | None, str]] = {
@@ -125,7 +125,7 @@ def _warned() -> list[str]:
     """What the library warns of that transformers imports unasked; commands that measure do not print it."""
     if version_of(UNASKED) is None:
         return []
-    script = f"import quantdrift.engine as engine, {UNASKED}; print(*engine.WARNED, sep=chr(10))"
+    script = f"import quantdrift.models as engine, {UNASKED}; print(*engine.WARNED, sep=chr(10))"
     asked = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
     lines = asked.stdout.split("\n") if asked.returncode == 0 else asked.stderr.strip().splitlines()[-1:]
     return [f"{clean(line)} (when {UNASKED} is imported)" for line in lines if line]

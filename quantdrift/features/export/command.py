@@ -3,12 +3,12 @@
 import textwrap
 from pathlib import Path
 
+from quantdrift.allocation.record import Allocation
 from quantdrift.base.display import note, say
 from quantdrift.base.errors import RunError
 from quantdrift.base.records import write_text
 from quantdrift.cli.options import argument, option
 from quantdrift.features.export.formats import export_allocation, exporter, usage_of
-from quantdrift.spec.allocation import Allocation
 
 
 def command(

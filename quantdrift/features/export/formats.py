@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.allocation.units import runtime_units
 from quantdrift.base.display import json_text
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.text import some
 from quantdrift.scheme import FULL_BITS
-from quantdrift.spec.allocation import AllocatedLayer, Allocation
 
 Layers = Sequence[AllocatedLayer]
 Content = str | Mapping[str, object]

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from quantdrift.base.display import first_line
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
-from quantdrift.engine.calibration.in_order import put_in_place
-from quantdrift.engine.layers import LinearLayer, find_linears
-from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups
-from quantdrift.engine.quantizers.libraries import quiet
-from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.features.onnx.running import ONNX_MODEL, file_digest, load_onnx
+from quantdrift.builtin.onnx.running import ONNX_MODEL, file_digest, load_onnx
+from quantdrift.candidate.calibration.in_order import put_in_place
+from quantdrift.candidate.libraries import quiet
+from quantdrift.candidate.quantized import QuantizedWeight, n_groups
+from quantdrift.models.layers import LinearLayer, find_linears
+from quantdrift.models.weights import weights_fingerprint
 
 OUTPUT = "last_hidden_state"
 AGREEMENT = 1e-4

@@ -5,16 +5,16 @@ from math import isinf
 from typing import Any
 
 from quantdrift.base.errors import UnknownNameError
-from quantdrift.checkpoints.named import ALIASES, EMBEDDED
 from quantdrift.cli.options import argument, prints
 from quantdrift.data.labelled import task_names
-from quantdrift.encoders import KINDS
 from quantdrift.features.doctor.checks import components
+from quantdrift.kinds.encoder import KINDS
+from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.kinds.stage import STAGES
 from quantdrift.metrics import FAMILIES, members
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.models.files.named import ALIASES, EMBEDDED
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
-from quantdrift.stages import STAGES
 from quantdrift.study.plan import cells_of
 from quantdrift.study.suites import load_suite, suite_names
 

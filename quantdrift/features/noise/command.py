@@ -63,8 +63,8 @@ def command(options: NoiseOptions) -> Output:
         ways = [(label, metrics_of(evidence, metrics)) for label, evidence in measured]
         settings = "one request at a time"
     else:
+        from quantdrift.candidate.refusals import check_pair
         from quantdrift.cli.studying import measured_schemes
-        from quantdrift.engine.refusals import check_pair
         from quantdrift.study.folder import open_study
 
         path = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}-{dataset.fingerprint[:8]}_noise"

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import torch
 
+from quantdrift.asking.measure import measure
+from quantdrift.asking.opening import search_of
 from quantdrift.base.progress import Progress
+from quantdrift.candidate.pair import TwoModels
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.encoders.server import Servers, open_endpoint
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.measure import measure
-from quantdrift.engine.opening import search_of
-from quantdrift.engine.pair import TwoModels
-from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence.record import Evidence
+from quantdrift.models.inputs import Settings
+from quantdrift.models.server import Servers, open_endpoint
+from quantdrift.models.store import EmbeddingStore
+from quantdrift.scoring.similarity import Similarity
 from quantdrift.spec.grammar import read_endpoint
 
 CONFIGURATIONS = ((1, 32, 1), (4, 32, 1), (16, 32, 1), (4, 1, 1), (4, 2, 2))

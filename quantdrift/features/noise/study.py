@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from quantdrift.base.errors import RunError
-from quantdrift.checkpoints.named import resolve
+from quantdrift.kinds.stage import STAGES
+from quantdrift.models.files.named import resolve
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import is_endpoint, parse_scheme
-from quantdrift.stages import STAGES
 
 METRICS = ("flip@1", "gold_lost@10", "change.ndcg@10", "epsilon", "interchangeable")
 SCHEMES = [

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quantdrift.ask import ensure
+from quantdrift.asking.ask import ensure
 from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import counted, percent
@@ -129,9 +129,9 @@ def _given(options: PlanOptions) -> list[Rule]:
 
 def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
     """The run of the pilot: that of before, where it is of the same."""
-    from quantdrift.engine.opening import open_pair
-    from quantdrift.engine.refusals import check_pair
-    from quantdrift.engine.run import measured_run
+    from quantdrift.asking.opening import open_pair
+    from quantdrift.asking.run import measured_run
+    from quantdrift.candidate.refusals import check_pair
 
     check_pair(spec, dataset)
     seed = f"-seed{options.seed}" if options.seed else ""

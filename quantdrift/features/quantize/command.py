@@ -38,11 +38,11 @@ def command(options: QuantizeOptions) -> Output:
     More: docs/guides/checkpoints.md
     """
     spec = parse(options.spec)
-    from quantdrift.checkpoints.kinds import check_saved
-    from quantdrift.checkpoints.model_files import MODEL_FILES
-    from quantdrift.checkpoints.named import resolve
-    from quantdrift.checkpoints.saved import check_place, check_savable
-    from quantdrift.engine.refusals import check_spec, refuse_uncalibrated
+    from quantdrift.candidate.refusals import check_spec, refuse_uncalibrated
+    from quantdrift.models.files.kinds import check_saved
+    from quantdrift.models.files.model_files import MODEL_FILES
+    from quantdrift.models.files.named import resolve
+    from quantdrift.models.files.saved import check_place, check_savable
 
     form = options.model_format
     check_savable(spec.scheme, form)
@@ -52,7 +52,7 @@ def command(options: QuantizeOptions) -> Output:
     named = options.data is not None or options.task is not None
     refuse_uncalibrated(spec, has_data=named)
     dataset = options.dataset if named else None
-    from quantdrift.engine.saving.save import make_candidate, save_candidate
+    from quantdrift.asking.saving import make_candidate, save_candidate
 
     if form in MODEL_FILES:
         MODEL_FILES[form].require_writers()
@@ -77,7 +77,7 @@ def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]
             yield f"{how}: {some(name for name in stored if stored[name] == how)}"
         worst = max(record["onnx"]["difference_to_torch"].values())
         yield f"checked: differs from torch by {worst:.1e} relative at most"
-        load, model = "from quantdrift.features.onnx.running import load_onnx", "load_onnx"
+        load, model = "from quantdrift.builtin.onnx.running import load_onnx", "load_onnx"
     else:
         yield f"{linear}, stored as {record['dtype']}: the file is as large as the model's own"
         said = options.out / "config_sentence_transformers.json"

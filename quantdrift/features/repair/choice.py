@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.builtin.weights import not_plain
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
-from quantdrift.quantizers import QUANTIZERS
+from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.kinds.stage import STAGES, Kind
 from quantdrift.scheme import Scheme
-from quantdrift.stages import STAGES, Kind
-from quantdrift.stages.weights import not_plain
 from quantdrift.statistics.conformal import confidence_in
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
 from quantdrift.statistics.paired import paired_rate_difference

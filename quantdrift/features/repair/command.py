@@ -70,10 +70,10 @@ def command(options: RepairOptions) -> Output:
     goals = _goals(options)
     if options.plan:
         return _planned(spec, goals)
+    from quantdrift.allocation.record import nameable
     from quantdrift.base.records import check_writable
+    from quantdrift.candidate.refusals import check_spec
     from quantdrift.data.labelled import ClassificationDataset
-    from quantdrift.engine.refusals import check_spec
-    from quantdrift.spec.allocation import nameable
 
     if not nameable(str(options.out)):
         raise QuantDriftError(f"--out {options.out}: specs name a file in it; expected no spaces, '+' and '@'")
@@ -226,10 +226,10 @@ def _verdict(repair: choice.Repair) -> list[str]:
 
 
 def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes: bool) -> list[str]:
-    from quantdrift.checkpoints.kinds import check_saved
-    from quantdrift.checkpoints.named import resolve
-    from quantdrift.checkpoints.saved import check_savable
-    from quantdrift.engine.refusals import refuse_uncalibrated
+    from quantdrift.candidate.refusals import refuse_uncalibrated
+    from quantdrift.models.files.kinds import check_saved
+    from quantdrift.models.files.named import resolve
+    from quantdrift.models.files.saved import check_savable
 
     chosen, same = repair.chosen, f"{'' if classes else f' {options.data_words}'}{options.model_words}"
     lines = [f"\nits run: {chosen.run}", f"what remains changed: quantdrift show {shlex.quote(chosen.run)}"]

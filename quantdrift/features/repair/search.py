@@ -15,25 +15,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.ask import Ask, attempted, ensure, libraries
+from quantdrift.allocation.record import digest
+from quantdrift.asking.ask import Ask, attempted, ensure, libraries
+from quantdrift.asking.opening import LocalModel, Opened, load_model, open_pair
+from quantdrift.asking.run import measured_run
 from quantdrift.base.errors import DataError, MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress
+from quantdrift.candidate.refusals import check_pair
 from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset
-from quantdrift.engine.encoders.model import check_vectors
-from quantdrift.engine.flow import Arms, Flow
-from quantdrift.engine.inputs import Rows, Settings
-from quantdrift.engine.opening import LocalModel, Opened, load_model, open_pair
-from quantdrift.engine.readings import Classes, Search
-from quantdrift.engine.refusals import check_pair
-from quantdrift.engine.run import measured_run
-from quantdrift.engine.sensitivity.allocate import choose_widths
-from quantdrift.engine.sensitivity.problem import CachedArrays, GapProblem, hold_out
-from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.features.repair import choice
+from quantdrift.measuring.flow import Arms, Flow
+from quantdrift.measuring.problem import CachedArrays, GapProblem, hold_out
+from quantdrift.measuring.readings import Classes, Search
+from quantdrift.models.inputs import Rows, Settings
+from quantdrift.models.model import check_vectors
+from quantdrift.models.store import EmbeddingStore, digest_of, key_of
 from quantdrift.runs.folder import Run
 from quantdrift.scheme import Scheme
-from quantdrift.spec.allocation import digest
+from quantdrift.sensitivity.allocate import choose_widths
 from quantdrift.spec.grammar import Spec
 
 STEPS = (32, 160)

@@ -16,14 +16,14 @@ from quantdrift.base.text import counted, some
 from quantdrift.cli.options import DATA, SPEC, OnCorpus, OnModel, argument, of_texts, option, prints
 from quantdrift.data.sentences import PLAIN
 from quantdrift.features.canary.record import TEXTS, by_role, draw
+from quantdrift.kinds.stage import STAGES
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import is_endpoint, parse, read_endpoint
-from quantdrift.stages import STAGES
 
 if TYPE_CHECKING:
-    from quantdrift.checkpoints.checkpoint import Checkpoint
-    from quantdrift.engine.pair import Model, QuantizedPair
+    from quantdrift.candidate.pair import Model, QuantizedPair
     from quantdrift.features.verify.likeness import Likeness
+    from quantdrift.models.files.checkpoint import Checkpoint
 
 _N = 64
 
@@ -49,8 +49,8 @@ def command(options: VerifyOptions) -> Output:
 
     More: docs/guides/checkpoints.md
     """
-    from quantdrift.checkpoints.checkpoint import find_checkpoint
-    from quantdrift.engine.refusals import check_spec, refuse_uncalibrated
+    from quantdrift.candidate.refusals import check_spec, refuse_uncalibrated
+    from quantdrift.models.files.checkpoint import find_checkpoint
 
     spec = parse(options.of)
     if spec.scheme.query_only or any(stage.kind == "vectors" and stage.in_(spec.scheme) for stage in STAGES.values()):
@@ -65,7 +65,7 @@ def command(options: VerifyOptions) -> Output:
         dataset = of_texts(options.dataset, "verify")
         texts = draw(dataset.queries, dataset.documents, _N)
     asked = by_role(texts)
-    from quantdrift.engine.saving.save import make_candidate
+    from quantdrift.asking.saving import make_candidate
     from quantdrift.features.diagnose.diagnosis import taken
     from quantdrift.features.verify.likeness import held_against
 
@@ -88,8 +88,8 @@ def command(options: VerifyOptions) -> Output:
 
 def _loaded(name: str, checkpoint: Checkpoint | None, pair: QuantizedPair) -> Model:
     """The model of a name, beside its simulation: of a checkpoint, or on a server."""
-    from quantdrift.engine.encoders.checkpoint import load_checkpoint
-    from quantdrift.engine.encoders.server import Servers, open_endpoint
+    from quantdrift.candidate.checkpoint import load_checkpoint
+    from quantdrift.models.server import Servers, open_endpoint
 
     if checkpoint is not None:
         return load_checkpoint(checkpoint, pair.encoder, device=pair.device)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from quantdrift.base.errors import ScoreError, UnsupportedError
-from quantdrift.engine.encoders.checkpoint import ForeignModule
-from quantdrift.engine.encoders.server import apart
-from quantdrift.engine.pair import Model, QuantizedPair
+from quantdrift.candidate.checkpoint import ForeignModule
+from quantdrift.candidate.pair import Model, QuantizedPair
+from quantdrift.models.server import apart
 
 Vectors = NDArray[np.float32]
 _TYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}

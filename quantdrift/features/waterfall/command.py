@@ -32,9 +32,9 @@ def command(options: WaterfallOptions) -> Output:
 
     More: docs/guides/deployment.md
     """
+    from quantdrift.candidate.refusals import check_pair
     from quantdrift.cli.measuring import default_place
     from quantdrift.cli.studying import measured_schemes
-    from quantdrift.engine.refusals import check_pair
     from quantdrift.features.waterfall.page import grid_of
     from quantdrift.features.waterfall.shares import combinations_of, in_words, judged_whole, waterfalls_of
     from quantdrift.study.folder import open_study

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import StudyError
 from quantdrift.evidence.record import Evidence
+from quantdrift.kinds.stage import STAGES
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.runs.verdict import Verdict, advised, verdict
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import only, stages_of
-from quantdrift.stages import STAGES
 from quantdrift.statistics.estimates import Estimate, as_json, mean_estimate, undefined
 from quantdrift.study.folder import StudyFolder
 

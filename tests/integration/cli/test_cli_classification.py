@@ -13,9 +13,9 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 import torch
 from transformers import ViTForImageClassification, ViTImageProcessorPil
 
-from quantdrift.checkpoints.named import resolve
-from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.builtin.sentence.work import load_encoder
 from quantdrift.evidence.probe import LinearProbe
+from quantdrift.models.files.named import resolve
 from quantdrift.runs.folder import read_run
 from support import classifier_samples
 from support.candidate_samples import WORDS

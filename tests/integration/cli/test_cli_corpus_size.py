@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
-from quantdrift.engine.flow import PROBE, Flow
-from quantdrift.engine.inputs import Inputs, Rows, Vectors
+from quantdrift.measuring.flow import PROBE, Flow
+from quantdrift.models.inputs import Inputs, Rows, Vectors
 from support.beir_folder import numbered, write_beir_folder
 from support.tiny_command_line import Run, one_thread, place, quantdrift, text
 

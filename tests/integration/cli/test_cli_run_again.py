@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.engine import run as engine
+from quantdrift.asking import run as engine
 from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]

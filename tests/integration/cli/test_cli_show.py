@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantdrift.asking.opening import describe_data
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.opening import describe_data
-from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence.record import Judgements
 from quantdrift.finished.rankings import evidence_of_rankings
+from quantdrift.measuring.flow import assemble
 from quantdrift.runs.folder import Run, write_run
+from quantdrift.scoring.streamed import score_matrix
 from support.beir_folder import write_beir_folder
 from support.command_line import cli
 

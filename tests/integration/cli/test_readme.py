@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.engine import checkpoint_makers
+from integration.models import checkpoint_makers
 from support.places import ROOT
 from support.shell import typed
 from unit.test_project import PROJECT

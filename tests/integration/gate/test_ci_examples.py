@@ -13,8 +13,8 @@ import yaml
 
 from integration.gate.test_gate_action import ACTION, run_step
 from quantdrift.base import extras
-from quantdrift.engine.refusals import check_spec
-from quantdrift.features.index.engine import ENGINES
+from quantdrift.builtin.index.engine import ENGINES
+from quantdrift.candidate.refusals import check_spec
 from quantdrift.spec.grammar import Spec, parse_scheme
 from support.places import ROOT
 from support.shell import typed

@@ -11,8 +11,8 @@ from torch import nn
 
 from integration.quantdrift_beir.beir_samples import assert_same_results, qrels_of, texts
 from quantdrift.base.errors import DataError, UnsupportedError
-from quantdrift.engine.flow import other_batch_size
 from quantdrift.evidence.record import Evidence
+from quantdrift.measuring.flow import other_batch_size
 from quantdrift_beir import PairedResults, QuantizedPair
 from support.candidate_samples import quantized
 from support.rerank_samples import save_cross_encoder

@@ -10,14 +10,14 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense.util import dot_score
 
 from integration.quantdrift_beir.beir_samples import assert_same_results, dataset_of, exact, model, qrels_of, texts
+from quantdrift.asking.run import run as run_pair
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.base.progress import Silent
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.run import run as run_pair
-from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence.perturbation import flips
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.formats import read_finished
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import parse
 from quantdrift_beir import PairedResults, QuantizedPair

@@ -10,7 +10,7 @@ from lm_eval.models.huggingface import HFLM
 
 from integration.quantdrift_lm_eval.lm_eval_samples_maker import KINDS, evaluate, save_model, write_tasks
 from quantdrift.base.patching import is_replaced
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.finished.lm_eval_evidence import pair_samples, per_document
 from quantdrift.metrics import measure, parse_metric
 from quantdrift.metrics.keys import key_of

@@ -10,9 +10,9 @@ import pytest
 from integration.quantdrift_mteb.mteb_samples import other_task, retrieval_task, save_encoder, scores, split_data, stock
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Silent
-from quantdrift.engine.calibration.sample import Sample
-from quantdrift.engine.layers import modules_of
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.candidate.calibration.sample import Sample
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.models.layers import modules_of
 from quantdrift.runs.folder import read_run
 from quantdrift.spec.grammar import parse_scheme
 from support.candidate_samples import text

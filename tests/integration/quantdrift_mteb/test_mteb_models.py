@@ -11,7 +11,7 @@ from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
 
 from integration.quantdrift_mteb.mteb_samples import retrieval_task, scores, split_data
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.named import resolve
+from quantdrift.models.files.named import resolve
 from quantdrift_mteb.meta import local_meta
 from support.rerank_samples import save_cross_encoder
 from support.row_models import static_model

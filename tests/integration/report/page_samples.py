@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from quantdrift.asking.opening import describe_data
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.engine.flow import assemble
-from quantdrift.engine.opening import describe_data
-from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence.record import Evidence, Noise
+from quantdrift.measuring.flow import assemble
 from quantdrift.metrics import measure
 from quantdrift.runs.folder import Run, write_run
+from quantdrift.scoring.streamed import score_matrix
 from quantdrift.statistics.estimates import as_json
 from support.beir_folder import numbered, write_beir_folder
 from support.routing_samples import classified, logits

@@ -12,8 +12,8 @@ import yaml
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("sklearn", reason="the extra 'classify' is not installed")
 
-from quantdrift.checkpoints.named import resolve
-from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.builtin.sentence.work import load_encoder
+from quantdrift.models.files.named import resolve
 from quantdrift.runs.folder import read_run
 from support.beir_folder import numbered, write_beir_folder
 from support.tiny_command_line import Run, one_thread, place, quantdrift, text

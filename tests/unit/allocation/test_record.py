@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from quantdrift.allocation.record import AllocatedLayer, Allocation, check_fits
 from quantdrift.base.errors import DataError
 from quantdrift.base.records import with_checksum
-from quantdrift.spec.allocation import AllocatedLayer, Allocation, check_fits
 from support import allocations
 
 LAYERS = (

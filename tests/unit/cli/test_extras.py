@@ -11,7 +11,7 @@ import pytest
 
 from quantdrift.base.errors import MissingExtraError, QuantDriftError
 from quantdrift.base.extras import EXTRAS
-from quantdrift.features.index.engine import ENGINES
+from quantdrift.builtin.index.engine import ENGINES
 from support.beir_folder import write_beir_folder
 from support.places import ROOT
 

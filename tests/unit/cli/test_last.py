@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from quantdrift.asking.opening import describe_data
 from quantdrift.base.paths import RUNS
 from quantdrift.data.labelled import limited
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.engine.opening import describe_data
 from quantdrift.finished.texts import read_texts
 from quantdrift.study.plan import DataEntry
 from quantdrift.study.sources import Data

@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
-from quantdrift.ask import Ask
+from quantdrift.asking.ask import Ask
 from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
-from quantdrift.engine.scoring.deployed import score_deployed
-from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.stages import vector_stages
 from quantdrift.features.collection.place import READERS, Reader, read_place, reader_of
+from quantdrift.scoring.deployed import score_deployed
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.stages import vector_stages
 from quantdrift.spec.grammar import parse, parse_scheme
 from support.beir_folder import write_beir_folder
 from support.collection_servers import KEY, Collection, elasticsearch, qdrant, serving, weaviate

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import DataError, RunError, UnknownNameError
-from quantdrift.engine.flow import with_qrels
 from quantdrift.evidence import perturbation
 from quantdrift.finished.diff import Diff, PartDiff, change_of, diff_runs, estimate_of, pooled_estimate, write_diff
 from quantdrift.finished.formats import read_finished
 from quantdrift.finished.rankings import evidence_of_answers
+from quantdrift.measuring.flow import with_qrels
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import read_run

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import RunError
-from quantdrift.checkpoints.saved import check_place, check_weights, digests_of, model_format, read_record, write_folder
+from quantdrift.models.files.saved import (
+    check_place,
+    check_weights,
+    digests_of,
+    model_format,
+    read_record,
+    write_folder,
+)
 
 
 def write(text: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import MissingExtraError, UnsupportedError
-from quantdrift.checkpoints.checkpoint import find_checkpoint, full_precision, nominal_bits, refuse_missing
+from quantdrift.models.files.checkpoint import find_checkpoint, full_precision, nominal_bits, refuse_missing
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "dataset": ["text"] * 9, "meta": None}
 

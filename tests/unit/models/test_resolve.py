@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
-from quantdrift.checkpoints import named as module
-from quantdrift.checkpoints.named import ALIASES, EMBEDDED, is_open_clip, resolve
+from quantdrift.models.files import named as module
+from quantdrift.models.files.named import ALIASES, EMBEDDED, is_open_clip, resolve
 
 
 @pytest.fixture(autouse=True)

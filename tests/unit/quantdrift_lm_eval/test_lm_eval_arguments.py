@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 pytest.importorskip("lm_eval")
 
 from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
-from quantdrift.engine.pair import QuantizedPair
+from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.spec.grammar import parse_scheme
 from quantdrift_lm_eval.hooks import on_models_imported
 from quantdrift_lm_eval.model import read_spec, refuse_options, without_output_layer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift.ask import Ask
+from quantdrift.asking.ask import Ask
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.spec.grammar import parse_pair

@@ -11,10 +11,10 @@ import pytest
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.features.repair.choice import check_plain
 from quantdrift.features.waterfall.shares import combinations_of
+from quantdrift.kinds.stage import STAGES
 from quantdrift.metrics import measure
 from quantdrift.runs.verdict import TONES, Verdict, verdict
 from quantdrift.spec.grammar import parse, parse_scheme
-from quantdrift.stages import STAGES
 from quantdrift.statistics.estimates import share_estimate
 from quantdrift.statistics.standing import Tolerances
 from support.places import ROOT

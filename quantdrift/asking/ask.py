@@ -1,0 +1,233 @@
+"""A measurement that is asked for, as one value with one fingerprint; and whether a finished run answers it.
+
+`run`, `gate`, the cells of a study, the pilot of a plan, `repair`, `noise`, `waterfall` and the pytest plugin ask by
+it, so that a run is measured anew for the same reasons everywhere: another pair, other files of a model, another file
+that the spec names, other data, settings or versions of the libraries that take part.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
+from quantdrift.base.extras import version_of
+from quantdrift.base.records import bytes_digest, file_digest, read_bytes, write_text
+from quantdrift.base.registry import Registry
+from quantdrift.data.streamed import STREAMED
+from quantdrift.kinds.encoder import KINDS, brought_for
+from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.kinds.stage import STAGES
+from quantdrift.metrics import FAMILIES
+from quantdrift.models.files.checkpoint import find_checkpoint
+from quantdrift.models.files.kinds import model_json
+from quantdrift.models.files.model_files import MODEL_FILES
+from quantdrift.models.files.named import resolve
+from quantdrift.runs.folder import Run, read_run
+from quantdrift.spec.grammar import Spec, Versus, is_endpoint, stages_of
+
+State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
+"""How far the run of a place is."""
+
+LIBRARIES = (
+    *("quantdrift", "torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy", "scipy"),
+    *("scikit-learn", "accelerate", "peft", "pillow", "mteb", "beir", "lm_eval", "faiss-gpu"),
+    *KINDS.packages,
+    *QUANTIZERS.packages,
+    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnx-ir", "onnxscript", "onnxruntime-gpu"),
+    *STAGES.packages,
+)
+"""Packages that load models, quantize or compute: another version of one may give other numbers."""
+
+
+@cache
+def libraries(pair: Spec | Versus) -> dict[str, str]:
+    """The versions of those that are installed, and of what only this pair stands on."""
+    scheme = pair.scheme if isinstance(pair, Spec) else None
+    own = () if scheme is None else chain.from_iterable(STAGES[name].stands_on(scheme) for name in stages_of(scheme))
+    versions = {name: version_of(name) for name in (*LIBRARIES, *MODEL_FILES.packages, *own)}
+    return {name: version for name, version in versions.items() if version is not None} | parts_of(pair)
+
+
+@cache
+def parts_of(pair: Spec | Versus) -> dict[str, str]:
+    """The versions of other packages whose parts take part in a pair, by the registries, whatever the parts declare.
+
+    Their metrics do in every run, which stores them.
+    """
+    registries: tuple[Registry[Any], ...] = (MODEL_FILES, STREAMED, FAMILIES)
+    versions = dict(chain.from_iterable(each.versions(*each.values()).items() for each in registries))
+    for name in names_of(pair):
+        with suppress(QuantDriftError):  # in memory, on a server, or a file that no kind takes
+            versions |= brought_for(resolve(name))
+    if isinstance(pair, Spec):
+        versions |= QUANTIZERS.versions(QUANTIZERS[pair.scheme.quantizer])
+        for stage in (STAGES[name] for name in stages_of(pair.scheme)):
+            versions |= {**STAGES.versions(stage), **stage.brought(pair.scheme)}
+    return versions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Everything that decides a run.
+
+    Attributes:
+        pair: two models, or one and how it is quantized.
+        data: name, split and fingerprint of the data, and whatever else tells them from others.
+        settings: of the measurement, as JSON values: also the device and the revision.
+        part: which part of the data, or what else is done with them: a shortlist, held-out inputs, a pilot.
+        models: digests of the models' files, where the caller has better ones than names, sizes and times.
+    """
+
+    pair: Spec | Versus
+    data: Sequence[Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    part: Sequence[Any] = ()
+    models: Sequence[str | None] | None = None
+
+    @property
+    def certain(self) -> bool:
+        """Whether a change of the models is seen from here; on a hub or a server they may change in silence."""
+        if isinstance(self.pair, Spec) and not all(STAGES[name].settled for name in stages_of(self.pair.scheme)):
+            return False
+        return all(_place(name)[0] for name in names_of(self.pair)) if self.models is None else None not in self.models
+
+    @property
+    def fingerprint(self) -> str:
+        """One digest of everything that decides the run.
+
+        Raises:
+            QuantDriftError: a model is not to be had.
+            OSError: a file that the spec names cannot be read.
+        """
+        parts = {
+            "pair": str(self.pair),
+            "models": list(map(stamp_of, names_of(self.pair)) if self.models is None else self.models),
+            "files": {} if isinstance(self.pair, Versus) else files_of(self.pair),
+            "data": list(self.data),
+            "settings": dict(self.settings),
+            "part": list(self.part),
+            "libraries": libraries(self.pair),
+        }
+        return bytes_digest(json.dumps(parts, sort_keys=True).encode())
+
+
+def names_of(pair: Spec | Versus) -> tuple[str, ...]:
+    """Names of the models of a pair."""
+    return (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
+
+
+def files_of(spec: Spec) -> dict[str, str]:
+    """Digests of the files that the options of a spec name: texts to calibrate on, stored widths."""
+    named = {key: Path(value).expanduser() for key, value in spec.scheme.options}
+    return {key: file_digest(file) for key, file in named.items() if file.is_file()}
+
+
+def stamp_of(model: str, *, based: bool = False) -> str:
+    """Return a digest by which a model's files are known without reading them: of names, sizes and times.
+
+    It holds that of an adapter's base, unless the model is `based` on itself, as that one is. A model on the hub or on
+    a server is known by its name alone.
+
+    Raises:
+        QuantDriftError: there is no such model.
+    """
+    place, canonical, timed = _place(model)
+    if place is None:
+        if not is_endpoint(model):
+            resolve(model)
+        return canonical
+    # rglob enters no linked folder, which could lead anywhere; the second looks into those at the top alone
+    walked = {*place.rglob("*"), *place.glob("*/*")} if place.is_dir() else {place}
+    files = sorted(file for file in walked if file.is_file())
+    sizes = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
+    times = [file.stat().st_mtime_ns for file in files] if timed else []
+    parts = [canonical, sizes, times]
+    for file in () if based else (file for file in files if file.name == "adapter_config.json"):
+        base = model_json(resolve(model), str(file.relative_to(place))).get("base_model_name_or_path")
+        parts += [stamp_of(base, based=True)] if isinstance(base, str) else []
+    return bytes_digest(repr(tuple(parts)).encode())
+
+
+def _place(model: str) -> tuple[Path | None, str, bool]:
+    """Return where a model's files lie here, None if elsewhere; its name; and whether they may be written to."""
+    if is_endpoint(model):
+        return None, model, True
+    try:
+        source = resolve(model)
+    except QuantDriftError:  # a candidate that transformers cannot load by itself: a graph, a folder of a GGUF file
+        place = Path(model).expanduser()
+        with suppress(QuantDriftError):  # it is more than the one file
+            place = find_checkpoint(model).folder if place.is_file() else place
+        return (place if place.exists() else None), model, True
+    at = Path(source.location)
+    return (None if source.kind == "hub" or not at.exists() else at), source.canonical, source.kind == "local"
+
+
+def finished(place: Path, fingerprint: str | None) -> tuple[State, Run | None]:
+    """Return how far the run of a place is, and the run if it is whole and has the fingerprint."""
+    if not place.exists():
+        return "open", None
+    try:
+        run = read_run(place)
+        if any(file_digest(place / name) != digest for name, digest in run.record["files"].items()):
+            return "damaged", None
+    except (RunError, OSError):
+        return "damaged", None
+    same = fingerprint is not None and run.record.get("cell") == fingerprint
+    return ("done", run) if same else ("outdated", None)
+
+
+ATTEMPTS = 2
+"""Attempts that leave no word, after which there is no other."""
+
+
+@contextmanager
+def attempted(note: Path, fingerprint: str | None) -> Iterator[None]:
+    """Inside, something is measured that may end the process: a library aborts, or the system takes its memory back.
+
+    The attempt is noted before it starts, and whatever Python still sees of its end is a word; so an attempt that left
+    none is told by its note.
+
+    Raises:
+        UnsupportedError: ATTEMPTS have left no word.
+        DiskError: it cannot be noted.
+    """
+    before = 0
+    with suppress(OSError, ValueError):
+        noted = re.fullmatch(f"running: attempt ([0-9]) of {fingerprint}", read_bytes(note, limit=200).decode())
+        before = int(noted[1]) if noted else 0
+    if before >= ATTEMPTS:
+        raise UnsupportedError(
+            f"{ATTEMPTS} attempts ended the process without a word: a library aborted, or memory ran out and the "
+            "system killed it. Leave it out, or make it smaller"
+        )
+    write_text(note, f"running: attempt {before + 1} of {fingerprint}", what="the attempt")
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            note.unlink()
+
+
+def ensure(ask: Ask, place: Path, measure: Callable[[str], Run], *, say: Callable[[], None] | None = None) -> Run:
+    """The run of a place, if it answers what is asked; else one that is measured now.
+
+    Args:
+        ask: what is asked.
+        place: of the run folder.
+        measure: measures it and writes it to the place, with the fingerprint that it is given.
+        say: called where a finished run is taken.
+    """
+    fingerprint = ask.fingerprint
+    run = finished(place.absolute(), fingerprint)[1]
+    if run is None:
+        return measure(fingerprint)
+    if say is not None:
+        say()
+    return run

@@ -1,0 +1,193 @@
+"""From a pair and data to a run folder."""
+
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+
+from quantdrift.asking.ask import libraries, parts_of
+from quantdrift.asking.measure import measure
+from quantdrift.asking.opening import NONE, Loading, Opened, open_pair
+from quantdrift.base.display import note, shown
+from quantdrift.base.progress import Progress
+from quantdrift.base.text import some
+from quantdrift.builtin.sentence.work import SentenceEncoder
+from quantdrift.candidate.refusals import check_pair
+from quantdrift.data.labelled import Dataset
+from quantdrift.finished.shortlist import Shortlist
+from quantdrift.measuring.flow import Measured
+from quantdrift.metrics import measure as all_metrics
+from quantdrift.metrics.forbids import forbidding
+from quantdrift.models import TEXT_BY_TEXT
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import EmbeddingStore
+from quantdrift.runs.folder import Run, check_place, now, write_run
+from quantdrift.spec.grammar import Spec, Versus
+from quantdrift.statistics.standing import Tolerances
+
+
+def run(
+    pair: Spec | Versus,
+    dataset: Dataset,
+    *,
+    out: Path,
+    settings: Settings,
+    store: EmbeddingStore,
+    progress: Progress,
+    shortlist: Shortlist | None = None,
+    fingerprint: str | None = None,
+    tolerances: Tolerances | None = None,
+    **how: Unpack[Loading],
+) -> Run:
+    """Measure a pair on data of either kind and write the run; `fingerprint` is a digest of all that decides it."""
+    check_pair(pair, dataset, reranks=shortlist is not None, loaded=how.get("models", NONE) != NONE)
+    check_place(out.absolute())
+    loading: Any = {**how, **settings.loading, "root": store.root}
+    opened = open_pair(pair, dataset, shortlist=shortlist, **loading)
+    more: dict[str, Any] = {} if fingerprint is None else {"cell": fingerprint}
+    more |= {} if tolerances is None else {"tolerances": asdict(tolerances)}
+    return measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
+
+
+def measured_run(
+    opened: Opened, *, out: Path, settings: Settings, store: EmbeddingStore, progress: Progress, **more: Any
+) -> Run:
+    """Measure a pair that is loaded and write the run; `more` goes into its record."""
+
+    def work(settings: Settings) -> Measured:
+        return measure(opened.pair, opened.reading, settings=settings, store=store, progress=progress)
+
+    measured, settings = _in_batches_that_fit(work, settings)
+    reading, evidence = measured.reading, measured.evidence
+    record = describe_run(
+        opened.name,
+        opened.pair,
+        measured,
+        replace(settings, noise_floor=evidence.noise is not None),
+        model=opened.model,
+        data={**opened.data, **reading.counts},
+        reading=reading.record,
+        started=opened.started,
+    )
+    return write_run(out, evidence=evidence, record={**record, **more}, probe=reading.probe)
+
+
+def _in_batches_that_fit(work: Callable[[Settings], Measured], settings: Settings) -> tuple[Measured, Settings]:
+    """Measure, with batches of half the size where memory has no room; return also the settings of that.
+
+    Both arms are then put through in the smaller batches, as their size moves last digits: the figures are those that
+    were to be had with that batch size from the start.
+    """
+    while True:
+        try:
+            return work(settings), settings
+        except (MemoryError, torch.OutOfMemoryError):
+            if settings.batch_size == 1:
+                raise
+        # only here, without the error, is all that the pass held let go
+        torch.cuda.empty_cache()
+        smaller = settings.batch_size // 2
+        note(f"no room in memory for batches of {settings.batch_size}: measured in batches of {smaller}")
+        settings = replace(settings, batch_size=smaller)
+
+
+# --- run.json: how a run was measured, and every default metric of it -----------------------------
+
+
+def describe_run(
+    spec: Any,
+    pair: Any,
+    measured: Any,
+    settings: Settings,
+    *,
+    model: Mapping[str, Any],
+    data: Mapping[str, Any],
+    started: str,
+    reading: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Everything that run.json holds; `spec` names the pair, and its model as the user wrote it."""
+    bits, made = pair.bits(), pair.describe()
+    # the type of numbers is told as the model has it, and trust where there was some
+    told_elsewhere = {"dtype"} if settings.trust_remote_code else {"dtype", "trust_remote_code"}
+    said = {name: value for name, value in asdict(settings).items() if value is not None}
+    how = {name: value for name, value in said.items() if name not in told_elsewhere}
+    # a harness that keeps the scores has no state
+    told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
+    forbids = forbidding(measured.evidence)
+    on_models = [note for note in pair.notes if settings.batch_size > 1 or not note.endswith(TEXT_BY_TEXT)]
+    notes = [
+        *on_models,
+        *_on_dtype(pair),
+        *_on_prompts(pair),
+        *data.get("warnings", ()),
+        *measured.notes,
+        *_on_what_is_ranked(made),
+    ]
+    return {
+        "spec": str(spec),
+        "model": {
+            "name": spec.model,
+            **model,
+            "fingerprint": measured.fingerprint,
+            "candidate_fingerprint": measured.candidate_fingerprint,
+            "layers_quantized": None if pair.layers is None else len(pair.layers),
+            "layers_never_reached": pair.never_reached,
+        },
+        "bits_per_weight": None if bits is None else bits.to_json(),
+        "quantization": made,
+        **({} if told is None else {"deployment": dict(told)}),
+        **({} if measured.floor is None else {"noise_floor": dict(measured.floor)}),
+        "data": {
+            **data,
+            "inputs_left_out": measured.left_out,
+            **({"forbids": forbids} if forbids else {}),
+            "warnings": list(dict.fromkeys([*notes, *forbids.values()])),
+        },
+        "settings": {**how, **reading, **pair.runtime},
+        "tolerances": asdict(Tolerances()),
+        "versions": {"python": platform.python_version(), **libraries(spec)},
+        **({"parts": parts} if (parts := parts_of(spec)) else {}),
+        "times": {
+            "started": started,
+            "finished": now(),
+            "seconds": dict(measured.seconds),
+            **({} if times is None else {"query": dict(times)}),
+        },
+        "metrics": {name: estimate.to_json() for name, estimate in all_metrics(measured.evidence).items()},
+    }
+
+
+def _on_prompts(pair: Any) -> Iterator[str]:
+    """Say of which models no prompt is used, though they have some by other names than those of the roles."""
+    for encoder in pair.models:
+        prompts = encoder.model.prompts if isinstance(encoder, SentenceEncoder) else {}
+        named = [shown(name) for name, text in prompts.items() if text]
+        if named and not (encoder.prompt("query") or encoder.prompt("document")):
+            yield (
+                f"{encoder.source.name} has the prompts {some(named)}, none of them named query or document: texts are "
+                "read without one; --query-prompt NAME and --document-prompt NAME choose one"
+            )
+
+
+def _on_dtype(pair: Any) -> list[str]:
+    """Whether full precision is less than float32, as `--dtype` or a harness asked."""
+    dtype = str(pair.runtime.get("dtype", "float32")).removeprefix("torch.")
+    if dtype == "float32":
+        return []
+    slow = ", and most CPUs take longer for it than for float32" if pair.runtime.get("device") == "cpu" else ""
+    return [f"full precision is {dtype} here: what that rounds is in the reference too, and is not measured{slow}"]
+
+
+def _on_what_is_ranked(made: Mapping[str, Any]) -> list[str]:
+    """Whether the candidate was fitted to the very documents that it ranks."""
+    calibration = made.get("calibration") or {}
+    n = calibration.get("n_inputs")
+    if calibration.get("source") != "corpus" or n != calibration.get("of"):
+        return []
+    return [
+        f"calibrated on all {n:,} documents, the very ones that are ranked: on other documents the "
+        "candidate may change more answers. +calib=N takes fewer, +calib=FILE other texts"
+    ]

@@ -1,0 +1,71 @@
+"""The inputs of linear layers, rounded as the model runs, by ranges from calibration or a scale for each token."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from quantdrift.base.registry import imported
+from quantdrift.builtin.activations import STAGE
+from quantdrift.candidate.calibration.inputs import fake_quantize, hooked_inputs, plain_products, quantized_inputs
+from quantdrift.candidate.stages import ModelStage, StagedModel
+from quantdrift.kinds.quantizer import QUANTIZERS, input_scale
+from quantdrift.scheme import Scheme
+
+
+class Activations(ModelStage):
+    """The quantized activations of a candidate."""
+
+    def __init__(self, scheme: Scheme, pair: StagedModel) -> None:
+        super().__init__(scheme, pair)
+        assert scheme.activation_bits is not None  # else the scheme has no such stage
+        self.width = scheme.activation_bits
+        self.format = scheme.quantizer if QUANTIZERS[scheme.quantizer].inputs else None
+        rounding = fake_quantize if self.format is None else imported(QUANTIZERS[scheme.quantizer].inputs)
+        self._rounding = partial(rounding, bits=self.width)
+        self._called: set[str] = set()
+
+    def ranges(self) -> Mapping[str, float | None]:
+        """Layer name to the end of its inputs' grid, None for one that the inputs say."""
+        if input_scale(self.scheme) != "tensor":
+            return dict.fromkeys(layer.name for layer in self.pair.layers)
+        return {} if self.pair.made is None else self.pair.made.ranges()
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Inside, the layers that forward passes call are noted: only their inputs can be quantized."""
+        layers = self.pair.layers
+        with (
+            plain_products(self.pair.modules),
+            hooked_inputs([], layers, lambda number, *_: self._called.add(layers[number].name)),
+        ):
+            yield
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, inputs are rounded."""
+        with quantized_inputs(self.pair.modules, self.pair.layers, self.ranges(), self._rounding) as seen:
+            yield
+        self._called.update(seen)
+
+    def key(self) -> str:
+        """The bits, the format, the scale and the ranges."""
+        kind = "" if self.format is None else f"{self.format} {input_scale(self.scheme)} "
+        return f"{kind}{self.width} {sorted(self.ranges().items())}"
+
+    def record(self) -> Mapping[str, Any]:
+        """The layers that it covers, and those that it does not."""
+        covered = {*self.ranges()}
+        # a layer with a fixed range was called in calibration; of the others, what ran tells
+        if input_scale(self.scheme) != "tensor":
+            covered &= self._called
+        names = [layer.name for layer in self.pair.layers]
+        record = {
+            "bits": self.width,
+            "scale": input_scale(self.scheme),
+            **({} if self.format is None else {"format": self.format}),
+            "layers_covered": len(covered),
+            "layers": len(names),
+            "not_covered": [name for name in names if name not in covered],
+        }
+        return {STAGE.part: record}

@@ -1,0 +1,68 @@
+"""The approximate index that is searched: an engine a file, or an entry point of another package."""
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import extras_named, refuse_missing
+from quantdrift.builtin.index.engine import ENGINES, engine_of
+from quantdrift.builtin.rescoring import rescored
+from quantdrift.kinds.precisions import CODED
+from quantdrift.kinds.stage import Mend, Option, Stage
+from quantdrift.scheme import Scheme
+
+_NUMBER = "[A-Za-z_]{1,32}=[0-9]{1,9}(?:[.][0-9]{1,9})?"
+
+
+def _check(scheme: Scheme) -> str | None:
+    if scheme.option("index") is None:
+        return "+search= says how an index is searched, and there is none; expected it beside +index="
+    return None
+
+
+def _refuse(scheme: Scheme) -> None:
+    name, emb = scheme.option("index", ""), scheme.option("emb")
+    refuse_index(name, scheme.option("search"))
+    if emb in CODED and not engine_of(name).codes:
+        raise UnsupportedError(
+            f"+index={name} codes embeddings itself, and +emb={emb} has coded them already; leave one of them out"
+        )
+
+
+def refuse_index(name: str, search: str | None = None) -> None:
+    """Refuse an index that its engine cannot make, whatever the documents."""
+    engine = engine_of(name)
+    engine.parts(name, search)
+    with extras_named(needed_for=f"+index={name}", packages=engine.packages):
+        refuse_missing(() if engine.reads else engine.packages, needed_for=f"+index={name}")
+        engine.check(name, search)
+
+
+def _mend(scheme: Scheme) -> Mend:
+    name, search = scheme.option("index", ""), scheme.option("search")
+    if wider := engine_of(name).wider(name, search):
+        more = scheme.with_option("search", wider)
+        return Mend(what="Search more of the index.", scheme=more, command="run")
+    return rescored(scheme) or Mend(what="Take an index that finds more.")
+
+
+STAGE = Stage(
+    what="the index that is searched",
+    kind="vectors",
+    place=60,
+    work="quantdrift.builtin.index.work:ApproximateIndex",
+    options={
+        "index": Option(
+            pattern=r"[A-Za-z][A-Za-z0-9_,.()\[\]:=-]{0,99}",
+            values="a string of faiss' index_factory (HNSW32, IVF64,Flat, IVF64,PQ16, SQ8, RaBitQ), usearch, "
+            "usearch with its connectivity (usearch32), or an engine and its kind of index (lancedb:IVF_PQ)",
+        ),
+        "search": Option(
+            pattern=f"{_NUMBER}(?:,{_NUMBER})*", values="what the search is set to, such as nprobe=8 or efSearch=64"
+        ),
+    },
+    check=_check,
+    refuse=_refuse,
+    draws=True,
+    stands_on=lambda scheme: [package.name for package in engine_of(scheme.option("index", "")).packages],
+    brought=lambda scheme: ENGINES.versions(engine_of(scheme.option("index", ""))),
+    codes=lambda scheme: scheme.option("index") is not None,
+    mend=_mend,
+)

@@ -1,0 +1,241 @@
+"""faiss: every index that its index_factory makes, and exhaustive search of the same codes."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.base.errors import UnsupportedError, nearest
+from quantdrift.base.extras import version_of
+from quantdrift.base.registry import Package
+from quantdrift.builtin.index.engine import Engine, Order, read_numbers
+from quantdrift.scoring.indexes import Found, SearchIndex
+
+_LARGE = 1 << 28
+"""Numbers in an index beyond which its size is not told: it would be copied for that."""
+_ADVISED = 39
+"""Vectors for each centroid that faiss wants at least to train."""
+_LIKE = ("HNSW32", "IVF64,Flat", "IVF64,PQ16", "PQ16", "SQ8", "RaBitQ", "Flat", "OPQ16,PQ16", "usearch")
+_LARGEST = 1 << 30
+"""Bytes that an index may take beside the codes of its documents, unless these are many."""
+_RANGES = {
+    "OPQ": ((1, 1024), (1, 8192)),
+    "PCA": ((1, 8192),),
+    "RR": ((1, 8192),),
+    "Pad": ((1, 8192),),
+    "IVF": ((1, 1 << 20),),
+    "HNSW": ((2, 256),),
+    "PQ": ((1, 1024), (1, 16)),
+    "RQ": ((1, 32), (1, 10)),
+}
+"""The least and the most that the numbers of a part may be: beyond them faiss reads and writes out of bounds, or ends
+Python, without an error."""
+_SEARCH = {
+    "nprobe": (1, 1 << 20),
+    "efSearch": (1, 1 << 16),
+    "quantizer_efSearch": (1, 1 << 16),
+    "k_factor_rf": (1, 1000),
+    "max_codes": (1, 1 << 30),
+    "ht": (0, 1 << 16),
+}
+_BEFORE = r"PCAW?R?\d+|OPQ\d+(?:_\d+)?|RR(?:\d+)?|L2norm|Pad\d+"
+_SCALAR = "SQ(?:4|6|8|fp16|bf16)"
+_CODE = rf"Flat|{_SCALAR}|PQ\d+(?:x\d+)?(?:np)?|PQ\d+x4fsr?|RQ\d+x\d+|RaBitQ"
+_GRAPH = rf"HNSW(?:\d+)?(?:_{_SCALAR}|_PQ\d+(?:x\d+)?|,Flat)?"
+_FACTORY = re.compile(
+    rf"(?:(?:{_BEFORE}),){{,3}}(?:(?:IVF\d+(?:_HNSW\d+)?,)?(?:{_CODE})|{_GRAPH})(?:,(?:RFlat|Refine\((?:Flat|{_SCALAR})\)))?"
+)
+"""The factory strings that faiss is given: transforms, then lists and codes or a graph, then what rescores."""
+_NUMBERS = re.compile(rf"({'|'.join(_RANGES)})[WR]*(\d+)(?:[x_](\d+))?")
+
+
+class Faiss(SearchIndex):
+    """An index that faiss' index_factory makes; UnsupportedError where it cannot be made of these documents."""
+
+    def __init__(self, order: Order) -> None:
+        import faiss
+
+        self._faiss, self._euclidean = faiss, order.similarity == "euclidean"
+        documents, name, settings = order.documents, order.name, order.search
+        _check(name, settings)
+        n, dim = documents.shape
+        metric = faiss.METRIC_L2 if self._euclidean else faiss.METRIC_INNER_PRODUCT
+        with self._alone(f"+index={name} over {n:,} documents of {dim} dimensions"):
+            _refuse_large(name, n, dim)
+            index = faiss.index_factory(dim, name, metric)
+            self.notes = _told(_parts(faiss, index)[1], n, name)
+            for part in _inside(faiss, index):
+                _seeded(part, order.seed, settings)
+            index.train(documents)
+            index.add(documents)
+        self._index, self.n_docs, self._dim = index, n, dim
+        # training may have put other objects in place
+        self._chain, self._exact = _parts(faiss, index)
+        plain = (faiss.IndexFlat, faiss.IndexIVFFlat)
+        self.lossless = not self._chain and isinstance(self._exact, plain)
+        self._told = {"name": name, "search": settings}
+        if settings is not None:
+            with self._alone(f"+search={settings} of +index={name}"):
+                faiss.ParameterSpace().set_index_parameters(index, settings)  # type: ignore[arg-type]  # its stubs are wrong
+
+    def search(self, queries: NDArray[Any], k: int) -> Found:
+        """What the index finds."""
+        with self._alone("the search"):
+            return Found(np.asarray(self._index.search(queries, min(k, self.n_docs))[1], dtype=np.int64))
+
+    def scores(self, queries: NDArray[Any]) -> NDArray[np.float32]:
+        """Scores of all documents, by exhaustive search of the same codes."""
+        asked = queries
+        for transform in self._chain:
+            asked = transform.apply(asked)
+        with self._alone("the exhaustive search"):
+            everywhere = _everywhere(self._faiss, self._exact)
+            values, positions = self._exact.search(asked, self.n_docs, params=everywhere)
+        if (positions < 0).any():
+            raise UnsupportedError(
+                f"{type(self._exact).__name__} does not score every document, so that the loss of its codes cannot be "
+                "told from that of its search; expected another +index="
+            )
+        scores = np.empty(values.shape, dtype=np.float32)
+        np.put_along_axis(scores, positions, values.astype(np.float32), axis=1)
+        if self._exact.metric_type == self._faiss.METRIC_INNER_PRODUCT:
+            return scores
+        np.maximum(scores, 0, out=scores)
+        return np.negative(np.sqrt(scores) if self._euclidean else scores / 2, dtype=np.float32)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the index for run.json."""
+        size = None
+        if self.n_docs * self._dim <= _LARGE:
+            size = len(self._faiss.serialize_index(self._index))
+        return {**self._told, "library": f"faiss {version_of('faiss-cpu') or self._faiss.__version__}", "bytes": size}
+
+    @contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        """Inside, one thread computes, and what faiss says is one line."""
+        before = self._faiss.omp_get_max_threads()
+        self._faiss.omp_set_num_threads(1)
+        try:
+            yield
+        except (RuntimeError, AssertionError, ValueError) as error:
+            reason = re.sub(r"^Error in .*? at \S+:\d+: (Error: '.*?' failed: )?", "", " ".join(str(error).split()))
+            raise UnsupportedError(f"faiss refuses {what}: {reason}") from error
+        finally:
+            self._faiss.omp_set_num_threads(before)
+
+
+def _inside(faiss: Any, index: Any) -> Iterator[Any]:
+    """An index, and those that it is made of."""
+    index = faiss.downcast_index(index)
+    yield index
+    for name in ("index", "base_index", "refine_index", "storage", "quantizer"):
+        if (part := getattr(index, name, None)) is not None and isinstance(part, faiss.Index):
+            yield from _inside(faiss, part)
+
+
+def _parts(faiss: Any, index: Any) -> tuple[list[Any], Any]:
+    """Return the transforms of a query, and the index behind them whose exhaustive search is exact over the codes."""
+    chain: list[Any] = []
+    index = faiss.downcast_index(index)
+    while True:
+        if isinstance(index, faiss.IndexPreTransform):
+            chain += [faiss.downcast_VectorTransform(index.chain.at(n)) for n in range(index.chain.size())]
+            index = faiss.downcast_index(index.index)
+        elif isinstance(index, faiss.IndexRefine):
+            index = faiss.downcast_index(index.refine_index)
+        elif isinstance(index, faiss.IndexHNSW | faiss.IndexNSG | faiss.IndexNNDescent):
+            index = faiss.downcast_index(index.storage)
+        elif isinstance(index, faiss.IndexIDMap):
+            index = faiss.downcast_index(index.index)
+        else:
+            return chain, index
+
+
+def _seeded(index: Any, seed: int | None, settings: str | None) -> None:
+    """Let an index train on few vectors without a word on standard error (a note says it), and not longer than needed.
+
+    Polysemous training renumbers the centroids of a product quantizer, for a search that compares codes by their bits
+    (+search=ht=N). It takes a second or two for each part of a vector, and no other search finds anything else by it.
+    """
+    if hasattr(index, "do_polysemous_training") and "ht=" not in (settings or ""):
+        index.do_polysemous_training = False
+    for cluster in (getattr(index, "cp", None), getattr(getattr(index, "pq", None), "cp", None)):
+        if cluster is not None:
+            cluster.min_points_per_centroid = 1
+            if seed is not None:
+                cluster.seed = seed
+    if seed is not None and hasattr(index, "hnsw"):
+        index.hnsw.rng.__init__(seed)
+
+
+def _told(index: Any, n: int, name: str) -> tuple[str, ...]:
+    """Whether there are fewer vectors than faiss advises to train on."""
+    centroids = max(getattr(index, "nlist", 0), getattr(getattr(index, "pq", None), "ksub", 0))
+    wanted = _ADVISED * centroids
+    if n >= wanted:
+        return ()
+    return (f"+index={name} was trained on {n:,} documents; faiss advises {wanted:,} for its {centroids} centroids",)
+
+
+def _everywhere(faiss: Any, index: Any) -> Any:
+    """Parameters of a search that looks into all lists of an inverted file; None for what has none."""
+    if not isinstance(index, faiss.IndexIVF):
+        return None
+    graph = hasattr(faiss.downcast_index(index.quantizer), "hnsw")
+    coarse = faiss.SearchParametersHNSW(efSearch=index.nlist) if graph else None
+    return faiss.SearchParametersIVF(nprobe=index.nlist, quantizer_params=coarse)
+
+
+def _check(name: str, search: str | None) -> None:
+    """Refuse what is not written as faiss reads it, and numbers that it cannot take; faiss itself sees neither."""
+    if not _FACTORY.fullmatch(name):
+        near = nearest(name, _LIKE, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"expected such as {', '.join(_LIKE[:4])}"
+        if _FACTORY.fullmatch(f"{name},Flat"):
+            hint = f"lists hold codes or vectors: type +index={name},Flat or +index={name},PQ16"
+        raise UnsupportedError(f"+index={name} is no index of faiss that can be used here; {hint}")
+    for part, *numbers in _NUMBERS.findall(name):
+        for number, (least, most) in zip(filter(None, numbers), _RANGES[part], strict=False):
+            if not least <= int(number) <= most:
+                raise UnsupportedError(f"+index={name}: {part} takes a number from {least:,} to {most:,}; got {number}")
+    read_numbers(f"+search={search}", search, _SEARCH)
+
+
+def _refuse_large(name: str, n: int, dim: int) -> None:
+    """Refuse an index whose links, centroids and codebooks, which it makes first, would fill the memory."""
+    size, most = 0, 2 * max(dim, 32)
+    for part, first, second in _NUMBERS.findall(name):
+        parts, ksub = int(first), 1 << (int(second or 8) if part in {"PQ", "RQ"} else 0)
+        width = {"OPQ": int(second or 0), "PCA": parts, "RR": parts, "Pad": parts}.get(part, 0)
+        if width > most:
+            raise ValueError(f"{part} would make vectors of {width:,} numbers; expected at most {most:,}")
+        size += {
+            "HNSW": 8 * n * parts,
+            "IVF": parts * (4 * dim + 64),
+            "PQ": 4 * ksub * dim,
+            "RQ": 4 * ksub * parts * (dim + ksub * (parts - 1) // 2),  # products of every two codebooks
+        }.get(part, 4 * dim * max(dim, width))
+    if size > max(_LARGEST, 16 * 4 * n * dim):
+        raise ValueError(f"it would take {size:,} bytes beside their codes")
+
+
+def _wider(name: str, search: str | None) -> str | None:
+    """Four times as many lists or candidates as are looked at; faiss looks at 1 list and 16 candidates by itself."""
+    key, usual = ("nprobe", 1) if name.startswith("IVF") else ("efSearch", 16) if name.startswith("HNSW") else ("", 0)
+    given = dict(setting.partition("=")[::2] for setting in search.split(",")) if search else {}
+    return ",".join(f"{k}={v}" for k, v in {**given, key: 4 * int(given.get(key, usual))}.items()) if key else None
+
+
+ENGINE = Engine(
+    what="faiss: whatever its index_factory makes",
+    build=Faiss,
+    packages=(Package(name="faiss-cpu", module="faiss", extra="faiss", note="approximate indexes, +index=HNSW32"),),
+    codes=True,
+    reads=lambda _: True,
+    check=_check,
+    wider=_wider,
+    place=100,
+)

@@ -1,0 +1,30 @@
+"""The approximate index of a candidate, built by the engine that its scheme names."""
+
+from quantdrift.base.extras import extras_named
+from quantdrift.builtin.index.engine import Order, engine_of
+from quantdrift.scoring.indexes import SearchIndex
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.stages import VectorStage
+from quantdrift.scoring.stored import Stored
+
+
+class ApproximateIndex(VectorStage):
+    """The index over what is stored, built in one thread where the engine lets it."""
+
+    def index(self, stored: Stored, similarity: Similarity) -> SearchIndex:
+        """The index that `+index=` names."""
+        name, search, seed = (self.scheme.option(key) for key in ("index", "search", "seed"))
+        assert name is not None  # else the scheme has no such stage
+        engine = engine_of(name)
+        with extras_named(needed_for=f"+index={name}", packages=engine.packages):
+            return engine.build(
+                Order(
+                    name=name,
+                    search=search,
+                    seed=None if seed is None else int(seed),
+                    documents=stored.documents.numpy(),
+                    similarity=str(similarity),
+                    precision=stored.precision,
+                    **engine.parts(name, search),
+                )
+            )

@@ -1,0 +1,119 @@
+"""Late-interaction models of sentence-transformers: a vector for every token."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import torch
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.builtin.multi_vector.scoring import MaxSim, Product
+from quantdrift.builtin.multi_vector.search import RowSearch, row_search
+from quantdrift.builtin.sentence.work import SentenceEncoder, load_sentence_transformer
+from quantdrift.measuring.readings import Search
+from quantdrift.models.files.kinds import has_modules, is_native_multi_vector
+from quantdrift.models.files.named import ModelSource
+from quantdrift.models.loading import Placed, Reads
+from quantdrift.models.vetting import refuse_other_kinds
+from quantdrift.scoring.ragged import Matrix, Ragged
+from quantdrift.scoring.similarity import Similarity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowEncoder(SentenceEncoder):
+    """A model whose output is several rows an input."""
+
+    one_vector = False
+
+    def product(self) -> Product:
+        """How rows become scores."""
+        raise NotImplementedError
+
+    def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
+        """The rows float32 [n_rows, width] of each input."""
+        raise NotImplementedError
+
+    def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Any:
+        """Embed texts, or images uint8 [height, width, 3], in the role they have: `Ragged`."""
+        parts = self.parts(items, batch_size)
+        return Ragged.of([rows for part in parts for rows in self.rows(part, role, batch_size)])
+
+    def reading(self, search: Search) -> RowSearch:
+        """A search by rows."""
+        return row_search(search, self.product())
+
+    def settings(self, role: str) -> str:
+        """Prompt, length limit, what follows the transformer with its settings, and how rows become scores."""
+        parts: list[Any] = [getattr(module, "get_config_dict", dict)() for module in list(self.model.children())]
+        most = getattr(self.model, "max_active_dims", None)
+        return "\n".join([SentenceEncoder.settings(self, role), repr(parts), repr(self.product()), repr(most)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MultiVectorModel(RowEncoder):
+    """A MultiVectorEncoder; prompts, query expansion, masks and projection are left to it."""
+
+    def product(self) -> MaxSim:
+        """MaxSim, or its mean over a query's token vectors."""
+        return MaxSim(mean=self.model.similarity_fn_name == "meanmaxsim")
+
+    def reading(self, search: Search) -> RowSearch:
+        """A search by rows, which says where documents are read as queries are."""
+        read, documents = RowEncoder.reading(self, search), search.sides[-1].items
+        if not _made_for_images(self.model) or not len(documents) or not isinstance(documents[0], str):
+            return read
+        note = f"{self.source.name} is made for documents that are images, and reads texts as it reads queries"
+        return replace(read, notes=(*read.notes, note))
+
+    def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
+        """The token vectors that its mask leaves of each input."""
+        encode = self.model.encode_query if role == "query" else self.model.encode_document
+        return token_vectors(encode(items, batch_size=batch_size, show_progress_bar=False))
+
+
+def token_vectors(encoded: Iterable[Any]) -> list[Matrix]:
+    """What a MultiVectorEncoder gives, tensors or arrays, as float32 [n_tokens, dim] each."""
+    return [torch.as_tensor(matrix).float().cpu().numpy() for matrix in encoded]
+
+
+def load_multi_vector(source: ModelSource, **where: Unpack[Placed]) -> MultiVectorModel:
+    """Load a late-interaction model."""
+    revision = where.get("revision")
+    native = is_native_multi_vector(source, revision)
+    if not native and not has_modules(source, revision):
+        raise UnsupportedError(
+            f"{source.name} has no modules.json: sentence-transformers would draw its projection at random; expected "
+            "a folder that MultiVectorEncoder.save_pretrained or PyLate wrote"
+        )
+    reads: Reads = "head" if native else "states"  # the projection of transformers' own is its head
+    model, notes = load_sentence_transformer(source, kind="MultiVectorEncoder", reads=reads, **where)
+    return multi_vector_of(model, source, notes=notes)
+
+
+def multi_vector_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> MultiVectorModel:
+    """A MultiVectorEncoder that is loaded, and what was told of it."""
+    refuse_other_kinds(getattr(model, "model_type", None), source.name, "MultiVectorEncoder")
+    if _made_for_images(model):
+        _refuse_other_inputs(model, source.name)
+    return MultiVectorModel(model=model, source=source, similarity=Similarity.DOT, notes=tuple(notes))
+
+
+def _made_for_images(model: Any) -> bool:
+    """Whether it is a `...ForRetrieval` of transformers, whose processor knows queries and images."""
+    return getattr(model[0], "transformer_task", None) == "retrieval"
+
+
+def _refuse_other_inputs(model: Any, name: str) -> None:
+    """Refuse a model whose texts or images sentence-transformers prepares otherwise than its own processor does."""
+    from PIL import Image  # noqa: PLC0415 -- an optional package
+
+    processor, image = model[0].processor, Image.new("RGB", (64, 64))
+    for what, given, item in (("queries", {"text": "."}, "."), ("images", image, image)):
+        own = getattr(processor, f"process_{what}", None)
+        made = model.preprocess([given], task="query").get("input_ids")
+        if own is None or made is None or not torch.equal(made, own([item], return_tensors="pt")["input_ids"]):
+            raise UnsupportedError(
+                f"sentence-transformers reads the {what} of {name} otherwise than process_{what} of its "
+                f"{type(processor).__name__} does, so scores would be another model's; expected a processor whose "
+                "plain call does the same, as those of ColPali and ColQwen2"
+            )

@@ -1,0 +1,19 @@
+"""ONNX: graphs of others as candidates, and what runs the ones that are written here."""
+
+from quantdrift.base.registry import Package
+from quantdrift.models.files.model_files import ModelFile
+
+MODEL_FILE = ModelFile(
+    what="an ONNX graph",
+    suffix=".onnx",
+    packages=(
+        Package(name="onnx", module="onnx", extra="onnx", note="reads ONNX models"),
+        Package(name="onnxruntime", module="onnxruntime", extra="onnx", note="runs ONNX models, and --format onnx"),
+    ),
+    writes_with=("onnxscript", "onnx_ir", "onnxruntime"),
+    beside=("*.json", "*.txt", "*.model", "{file}_data*", "{file}.data*"),
+    encoder="quantdrift.builtin.onnx.opening:load_encoder",
+    classifier="quantdrift.builtin.onnx.opening:load_classifier",
+    save="quantdrift.features.export.onnx:save_onnx",
+    load="quantdrift.builtin.onnx.running:load_onnx",
+)

@@ -1,0 +1,52 @@
+"""Round to nearest: every weight to the nearest point of a symmetric grid."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quantdrift.candidate.quantized import LayerQuantizer, Moments, QuantizedWeight, group_absmax, spread
+from quantdrift.scheme import Scheme
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundToNearest:
+    """RTN as a method, of 2 to 8 bits; a group size of None is one scale per output channel."""
+
+    bits: int
+    group_size: int | None
+
+    needs_moments = False
+
+    def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
+        """Quantize one weight matrix; the moments are not looked at."""
+        return quantize_rtn(weight, bits=self.bits, group_size=self.group_size)
+
+    def describe(self) -> dict[str, str]:
+        """It is built in."""
+        return {"backend": "quantdrift", "grid": "symmetric absmax"}
+
+
+def from_scheme(scheme: Scheme) -> LayerQuantizer:
+    """The method as a scheme asks for it."""
+    return RoundToNearest(bits=int(scheme.weight_bits), group_size=scheme.group_size)
+
+
+def absmax_scale(weight: Tensor, *, bits: int, group_size: int | None) -> Tensor:
+    """The step of the symmetric grid of every group, max|w| / (2^(bits-1) - 1); 1 for a group of zeros."""
+    scale = group_absmax(weight, group_size) / (2 ** (bits - 1) - 1)
+    return torch.where(scale == 0, torch.ones_like(scale), scale)  # also where it underflows
+
+
+def quantize_rtn(weight: Tensor, *, bits: int, group_size: int | None) -> QuantizedWeight:
+    """Quantize a weight matrix on a symmetric absmax grid (paper, appendix "Quantizers").
+
+    scale = max|w| / (2^(bits-1) - 1) over a group, code = round(w / scale), halves to even.
+    """
+    levels = 2 ** (bits - 1) - 1
+    exact = weight.detach().to(torch.float32)
+    scale = absmax_scale(exact, bits=bits, group_size=group_size)
+    codes = torch.round(exact / spread(scale, exact.shape[1], group_size))
+    # absmax / levels can round down, which puts the largest weight a hair beyond the last level
+    codes = codes.clamp_(-levels, levels)
+    return QuantizedWeight(codes=codes.to(torch.int8), scale=scale, bits=bits, group_size=group_size)

@@ -1,0 +1,60 @@
+"""The weights of the linear layers: their bits, and what chooses between widths."""
+
+from collections.abc import Iterator
+
+from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.kinds.stage import Mend, Option, Stage
+from quantdrift.scheme import DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER, FULL_BITS, MAX_BITS, Scheme
+
+_COUNT = Option(pattern="[1-9][0-9]{0,8}", values="a whole number, 1 or more")
+CHOICE = {
+    "allocation": Option(values="a file of quantdrift allocate"),
+    "queries": _COUNT,
+    "solver": Option(pattern="knapsack|greedy", values="knapsack or greedy"),
+    "units": Option(pattern="layer|fused", values="layer or fused"),
+    "widths": Option(pattern="[2-8](,[2-8])+", values="whole numbers from 2 to 8, such as 2,3,4,8"),
+}
+"""Options that say how a criterion chooses widths."""
+
+
+def not_plain(scheme: Scheme) -> Iterator[str]:
+    """Why a scheme is no starting point of `quantdrift repair`."""
+    if scheme.weight_bits > MAX_BITS:
+        yield "it quantizes no weights"
+    if QUANTIZERS[scheme.quantizer].widths:
+        yield f"{scheme.quantizer} has one width and blocks of one size, so that there is nothing to try beside it"
+    if scheme.criterion is not None or scheme.option("allocation"):
+        yield "its bits are chosen by layer already"
+    if scheme.query_only:
+        yield "+query is one of the configurations that repair tries"
+
+
+def _mend(scheme: Scheme) -> Mend:
+    if any(not_plain(scheme)):
+        return Mend(what="Take more bits, or another quantizer.")
+    return Mend(what="Find a deployment that changes fewer answers.", command="repair")
+
+
+STAGE = Stage(
+    what="weights of the linear layers: W4, W3.5+gap",
+    kind="layers",
+    place=0,
+    present=lambda scheme: scheme.weight_bits != FULL_BITS,
+    without={
+        "weight_bits": float(FULL_BITS),
+        "group_size": DEFAULT_GROUP_SIZE,
+        "quantizer": DEFAULT_QUANTIZER,
+        "criterion": None,
+    },
+    options={
+        **CHOICE,
+        "backend": Option(
+            pattern="gptqmodel|autoawq",
+            values="gptqmodel (auto-gptq is archived, and optimum rounds by gptqmodel; +grid=library makes the same "
+            "codes), or autoawq of awq",
+        ),
+        "grid": Option(pattern="paper|library", values="paper or library"),
+    },
+    formats=("safetensors", "onnx"),
+    mend=_mend,
+)

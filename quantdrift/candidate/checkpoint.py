@@ -1,0 +1,473 @@
+"""A checkpoint as an embedding model, a classifier or a reranker that can stand beside the reference."""
+
+import copy
+import hashlib
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers.quantizers.auto import AutoHfQuantizer
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import version_of
+from quantdrift.base.registry import imported
+from quantdrift.builtin.classifier.work import Classifier, load_classifier
+from quantdrift.builtin.cross_encoder.work import CrossEncoderModel, cross_encoder_of
+from quantdrift.builtin.hqq.reading import made_of, unpacked
+from quantdrift.builtin.sentence import work as sentence
+from quantdrift.candidate.libraries import import_gptqmodel, silenced
+from quantdrift.models import UNASKED, WARNED
+from quantdrift.models.bits import BitsReport
+from quantdrift.models.files.checkpoint import Checkpoint, packages_for, refuse_missing
+from quantdrift.models.files.model_files import MODEL_FILES, files_in
+from quantdrift.models.files.named import ModelSource
+from quantdrift.models.files.saved import check_weights, read_record
+from quantdrift.models.files.tensors import stored_tensors
+from quantdrift.models.loading import loading, try_text
+from quantdrift.models.model import LoadedModel
+from quantdrift.models.packed import KERNELS, check_bitsandbytes, check_gptq, kernel_for
+from quantdrift.models.stored import StoredLayers, stored_layers
+from quantdrift.models.weights import add_tensor, weights_fingerprint
+from quantdrift.scoring.streamed import full_precision
+
+_TAKEN = "pooling, normalization, prompts and length limit"
+_TAKEN_TO_RERANK = "prompts, length limit and what makes a score of its logits"
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "tokenizer.model")
+_SCORING = {name: name for name in ("ForSequenceClassification", "ForCausalLM")} | {"LMHeadModel": "ForCausalLM"}
+_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_BLOCK = re.compile(r"(.+?)\.\d+\.(.+)")
+Reference = sentence.SentenceEncoder | CrossEncoderModel
+"""A model that lends a checkpoint what it does not say itself."""
+
+
+class ForeignModule(nn.Module):
+    """A stand-in for a transformers model, computed by another library than torch.
+
+    Attributes:
+        config: of the model that it was made of.
+        kernels: operators that stand for the quantized layers, and how often.
+        libraries: that compute it, with their versions.
+        provider: what of them does, for a fingerprint.
+        facts: what else a run records of it, as JSON values.
+    """
+
+    config: PretrainedConfig
+    kernels: Mapping[str, int]
+    libraries: Mapping[str, str]
+    provider: str
+    facts: Mapping[str, Any]
+
+    def computed(self) -> dict[str, Any]:
+        """Return what a run records of it, as JSON values."""
+        return {**self.facts, "kernels": dict(self.kernels), "libraries": dict(self.libraries)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A checkpoint as it was loaded.
+
+    Attributes:
+        model: a SentenceTransformer or a CrossEncoder.
+        stored: its layers, by how they are stored.
+        notes: what a run says of it, one sentence each.
+    """
+
+    model: Any
+    stored: StoredLayers
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Stored(LoadedModel):
+    """A checkpoint that is loaded, as one side of a comparison.
+
+    Attributes:
+        layers: names of those that are packed.
+        checkpoint: where it came from.
+        stored_bits: what it costs in bits per weight, counted in its files; None where that is not known.
+    """
+
+    layers: Sequence[str] | None
+    checkpoint: Checkpoint
+    stored_bits: BitsReport | None
+
+    @property
+    def foreign(self) -> ForeignModule | None:
+        """The module that another library computes; None if torch computes all."""
+        modules = (module for root in self.modules for module in root.modules())
+        return next((module for module in modules if isinstance(module, ForeignModule)), None)
+
+    def bits(self) -> BitsReport | None:
+        """Bits per weight, counted from what is stored."""
+        return self.stored_bits
+
+    def identify(self) -> dict[str, Any]:
+        """Return what a run records of where it came from, as JSON values."""
+        return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of all that decides its outputs: weights as loaded, settings of the transformer, tokenizer,
+        prompts, what follows the transformer, format, kernels and libraries.
+        """
+        if self.checkpoint.method == "quantdrift" and self.foreign is None:
+            # what the run of its scheme calls it: its settings are those of the model, as scheme.json sees to
+            return weights_fingerprint(self.modules)
+        digest = hashlib.blake2b(digest_size=16)
+        computed = self._computed()
+        parts = {
+            **self.beside_weights(),
+            "format": self.checkpoint.method,
+            "quantization": self.checkpoint.quantization,
+            **computed["libraries"],
+            "kernels": computed["kernels"],
+            "settings": sentence.reading_digest([], self.modules),
+        }
+        digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
+        for name, tensor in sorted(self.module.state_dict().items()):
+            add_tensor(digest, name, tensor)
+        return digest.hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a run records of how it is quantized, as JSON values."""
+        return {
+            **self.checkpoint.describe(),
+            "dtype": f"torch.{sentence.floating_dtype(self)}",
+            **self._computed(),
+            "notes": list(self.notes),
+        }
+
+    def _computed(self) -> dict[str, Any]:
+        """The classes that stand for the packed layers, and how often; and the libraries that compute it."""
+        if (foreign := self.foreign) is not None:
+            return foreign.computed()
+        kernels: Counter[str] = Counter()
+        modules = {_in_body(name): module for name, module in self.module.named_modules()}
+        for module in (modules[name] for name in self.layers or () if name in modules):
+            weight = getattr(module, "weight", None)
+            special = isinstance(weight, Tensor) and type(weight) not in {Tensor, nn.Parameter}
+            kernels[type(module).__name__ + (f" of {type(weight).__name__}" if special else "")] += 1
+        packages, _ = packages_for(self.checkpoint.method)
+        libraries = {package: version_of(package) or "not installed" for package in packages}
+        return {"kernels": dict(kernels), "libraries": libraries}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StoredCandidate(_Stored, sentence.SentenceEncoder):
+    """An embedding model that is loaded from a checkpoint; its `layers` are those that are packed."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StoredReranker(_Stored, CrossEncoderModel):
+    """A cross-encoder that is loaded from a checkpoint; its `layers` are those that are packed."""
+
+
+def _in_body(name: str) -> str:
+    """A layer's name below its module of sentence-transformers, which keep theirs in 0.model."""
+    return name.split(".", 2)[-1]
+
+
+# --- loading --------------------------------------------------------------------------------------
+
+
+def load_checkpoint(
+    checkpoint: Checkpoint, reference: sentence.SentenceEncoder | None, *, device: torch.device
+) -> StoredCandidate:
+    """Load a checkpoint as the candidate of a reference.
+
+    A folder that does not say how tokens become an embedding (no modules.json), and a file that is read alone, take
+    pooling, normalization, prompts and length limit from the reference; what has no tokenizer takes that, too.
+    """
+    return StoredCandidate(**_loaded(checkpoint, reference, device))
+
+
+def load_stored_reranker(
+    checkpoint: Checkpoint, reference: CrossEncoderModel, *, device: torch.device
+) -> StoredReranker:
+    """Load a checkpoint as the candidate of a cross-encoder, from which it takes what it does not say, likewise."""
+    return StoredReranker(**_loaded(checkpoint, reference, device))
+
+
+def _loaded(checkpoint: Checkpoint, reference: Reference | None, device: torch.device) -> dict[str, Any]:
+    """Load a checkpoint, and say in what it differs from its reference."""
+    reranks = isinstance(reference, CrossEncoderModel)
+    refuse_missing(checkpoint)
+    if reference is None and not checkpoint.has_modules:
+        raise UnsupportedError(
+            f"{checkpoint.name} says nothing of {_TAKEN}, and a server cannot lend them; expected "
+            "a folder with modules.json, as SentenceTransformer.save_pretrained writes it"
+        )
+    source = candidate_source(checkpoint)
+    what = f"checkpoint (format {checkpoint.method})"
+    kind = "CrossEncoder" if reranks else "SentenceTransformer"
+    with loading(source, what, kind=kind, hqq=checkpoint.method == "hqq") as log, _process_undisturbed(checkpoint):
+        if checkpoint.file is not None:
+            form = MODEL_FILES[checkpoint.method]
+            if reranks and not form.classifier:
+                raise UnsupportedError(f"{checkpoint.name} is {form.what}, which gives no scores here; expected ONNX")
+            loaded: Loaded = imported(form.encoder)(checkpoint, reference, device)
+        elif checkpoint.method == "quantdrift":
+            loaded = _from_candidate(checkpoint, source, device)
+        else:
+            loaded = _from_folder(checkpoint, reference, device)
+        log.notes += try_text(loaded.model.eval(), source.name)
+    read: Callable[..., Any] = cross_encoder_of if reranks else sentence.encoder_of
+    encoder = read(loaded.model, source)
+    notes = [*log.notes, *loaded.notes, *(WARNED if checkpoint.method == UNASKED else ())]
+    if reference is not None:
+        notes += _notes(checkpoint, reference)
+        others = sentence.differences(reference, encoder)
+        # what a graph does behind its states cannot be seen
+        unseen = isinstance(encoder.model[0].auto_model, ForeignModule) and len(encoder.model) == 1
+        notes += [note for note in others if not (unseen and "differ in pooling" in note)]
+    return {
+        "model": loaded.model,
+        "source": source,
+        "similarity": encoder.similarity,
+        "notes": tuple(notes),
+        "layers": loaded.stored.packed,
+        "checkpoint": checkpoint,
+        "stored_bits": loaded.stored.bits,
+    }
+
+
+def candidate_source(checkpoint: Checkpoint) -> ModelSource:
+    """Return its place as loaders take it: what was on a hub is here now."""
+    return ModelSource(
+        name=checkpoint.name, canonical=checkpoint.canonical, kind="local", location=str(checkpoint.folder)
+    )
+
+
+@contextmanager
+def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
+    """Undo what libraries do to the process, so that the reference computes as in any other run.
+
+    Some greet on standard output, where a record may be expected, and some set the precision of products in float32.
+    """
+    loud = "gptqmodel" in packages_for(checkpoint.method)[0]
+    with full_precision(), redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
+        yield
+
+
+def _from_candidate(checkpoint: Checkpoint, source: ModelSource, device: torch.device) -> Loaded:
+    """Load what `quantdrift quantize` wrote, in any of its formats."""
+    record = read_record(checkpoint.folder)
+    check_weights(checkpoint.folder, record)
+    names = tuple(_in_body(layer["name"]) for layer in record["layers"])
+    bits = BitsReport(**checkpoint.quantization["bits_per_weight"])
+    encoder = sentence.load_encoder(source, device=device, dtype="auto")
+    return Loaded(model=encoder.model, stored=StoredLayers(packed=names, bits=bits), notes=encoder.notes)
+
+
+def _from_folder(checkpoint: Checkpoint, reference: Reference | None, device: torch.device) -> Loaded:
+    """The model of a folder that transformers reads, and how it is stored."""
+    reranks = isinstance(reference, CrossEncoderModel)
+    config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
+    auto = _class_of(config, checkpoint.name, reranks=reranks)
+    with torch.device("meta"):  # names and shapes of its layers
+        empty: nn.Module = auto.from_config(config)
+    tensors = stored_tensors(checkpoint.body)
+    stored = stored_layers(tensors, empty)
+    quantization = completed(checkpoint, stored)
+    notes = []
+    if checkpoint.method == "bitsandbytes":
+        shapes = {name: tuple(p.weight.shape) for name, p in empty.named_modules() if isinstance(p, nn.Linear)}
+        check_bitsandbytes(checkpoint.body, tensors, shapes)
+    if checkpoint.method in KERNELS:
+        quantization |= kernel_for(quantization, device)
+        notes = check_gptq(checkpoint, tensors)
+    if quantization:
+        config.quantization_config = quantization
+    on_kernels = checkpoint.method not in {"none", "hqq"} and device.type != "cpu"
+    weights, dtype = unpacked(checkpoint.body) if checkpoint.method == "hqq" else (None, "auto")
+    kwargs: dict[str, Any] = {"dtype": dtype, **({"device_map": str(device)} if on_kernels else {})}
+    with made_of(weights):
+        if checkpoint.has_modules:
+            model = (CrossEncoder if reranks else SentenceTransformer)(
+                str(checkpoint.folder),
+                device=None if on_kernels else str(device),  # kernels are chosen while it is loaded
+                model_kwargs=kwargs,
+                config_kwargs={"quantization_config": quantization} if quantization else {},
+            )
+            stored = stored_layers(tensors, empty, others=list(model.children())[1:])
+        else:
+            body = auto.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
+            model = dressed(checkpoint, reference, body, device)
+    _decompress(_body_of(model))
+    return Loaded(model=model, stored=stored, notes=tuple(notes))
+
+
+def _decompress(body: Any) -> None:
+    """Have compressed-tensors unpack its weights, in the model's number type.
+
+    It would at the first call of the transformer, which sentence-transformers goes past; what it unpacks of four bits
+    is bfloat16 whatever the model is in. Inputs are rounded as config.json says, then as before.
+    """
+    if hasattr(body, "ct_decompress_hook"):
+        dtype = body.dtype
+        body.hf_quantizer.compressor.decompress_model(body)
+        body.to(dtype)
+
+
+def _class_of(config: PretrainedConfig, name: str, *, reranks: bool) -> Any:
+    """The class of transformers that reads a checkpoint: with its head, if it reranks."""
+    architecture = next(iter(getattr(config, "architectures", None) or []), "")
+    if reranks and (head := next((head for head in _SCORING if architecture.endswith(head)), None)):
+        return getattr(transformers, f"AutoModel{_SCORING[head]}")
+    if architecture.endswith(_HEADS):
+        raise UnsupportedError(
+            f"{name} is a {architecture}, not an embedding model: its scores are not made of embeddings"
+        )
+    return transformers.AutoModel
+
+
+def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
+    """The quantization_config that transformers needs to load what is stored."""
+    quantization = dict(checkpoint.quantization)
+    if bool(stored.packed) != (checkpoint.method != "none"):
+        says = (
+            f"a quantization_config ({checkpoint.method}), but no packed linear layer"
+            if quantization
+            else f"packed layers ({stored.packed[0]} ...), but no quantization_config"
+        )
+        raise UnsupportedError(
+            f"{checkpoint.body} holds {says}; expected a folder that save_pretrained of "
+            "transformers wrote, or a config.json that says how the weights are packed"
+        )
+    # transformers skips a method that it does not know, and would load codes as weights
+    if quantization and not AutoHfQuantizer.supports_quant_method(quantization):  # type: ignore[no-untyped-call]
+        raise UnsupportedError(
+            f"{checkpoint.name} is quantized by {checkpoint.method}, which transformers {version_of('transformers')} "
+            "does not read; expected the same weights as compressed-tensors, or a server that runs it"
+        )
+    if checkpoint.method == "awq":
+        quantization["modules_to_not_convert"] = [*stored.plain, *stored.missing] or None
+    if checkpoint.method == "gptq" and not quantization.get("block_name_to_quantize"):
+        matches = [_BLOCK.fullmatch(name) for name in stored.packed]
+        blocks = {match[1] for match in matches if match}
+        if len(blocks) != 1 or not all(matches):
+            raise UnsupportedError(
+                f"{checkpoint.name} packs layers outside of one list of blocks; optimum loads GPTQ within one only"
+            )
+        inside = dict.fromkeys(match[2] for match in matches if match)
+        quantization |= {
+            "block_name_to_quantize": blocks.pop(),
+            "modules_in_block_to_quantize": [[name] for name in inside],
+        }
+    return quantization
+
+
+# --- classifiers ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredClassifier(_Stored, Classifier):
+    """A classifier that is loaded from a checkpoint."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all that decides its logits: weights, settings, tokenizer, and what computes a graph."""
+        parts = [weights_fingerprint(self.modules), self.description, *self.classes]
+        if (foreign := self.foreign) is not None:
+            parts += [*foreign.libraries.values(), foreign.provider]
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a run records of how it is quantized, as JSON values."""
+        described = {**self.checkpoint.describe(), "notes": list(self.notes)}
+        return described if self.foreign is None else {**described, **self.foreign.computed()}
+
+
+def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> StoredClassifier:
+    """Load a classifier as the candidate of another: a file of another library, or one that is not quantized."""
+    read = MODEL_FILES[checkpoint.method].classifier if checkpoint.file is not None else ""
+    if read:
+        classifier, stored = imported(read)(checkpoint, device)
+    elif checkpoint.method == "none":
+        classifier = load_classifier(candidate_source(checkpoint), device=device, dtype="auto")
+        stored = stored_layers(stored_tensors(checkpoint.body), classifier.module)
+    else:
+        raise UnsupportedError(
+            f"{checkpoint.name} is a classifier quantized by {checkpoint.method}; expected an ONNX model with logits, "
+            "or weights that are not quantized"
+        )
+    parts = {field.name: getattr(classifier, field.name) for field in fields(Classifier)}
+    return StoredClassifier(**{**parts, "layers": stored.packed}, checkpoint=checkpoint, stored_bits=stored.bits)
+
+
+# --- what a candidate takes from its reference, and in what else they differ ----------------------
+
+
+def dressed(checkpoint: Checkpoint, reference: Reference | None, body: Any, device: torch.device) -> Any:
+    """Put the reference's modules, which stay as they are, around another transformer."""
+    assert reference is not None  # one that can lend nothing was refused
+    original: Any = _body_of(reference.model)
+    here, there = (
+        {
+            "kind": module.config.model_type if isinstance(body, ForeignModule) else type(module).__name__,
+            **{key: getattr(module.config, key, None) for key in ("hidden_size", "vocab_size")},
+        }
+        for module in (original, body)
+    )
+    if here != there:
+        raise UnsupportedError(
+            f"{checkpoint.name} does not say what follows its transformer (no modules.json), and the reference's "
+            f"modules do not fit: {there} instead of {here}. Save it by save_pretrained of sentence-transformers, or "
+            "name the model it was made of"
+        )
+    model = copy.deepcopy(reference.model, {id(original): body})  # a copy that has the other in its place
+    if (folder := _tokenizer_folder(checkpoint, reference)) is not None:
+        holder = "processor" if hasattr(model[0], "processor") else "tokenizer"
+        setattr(model[0], holder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+        model.max_seq_length = reference.model.max_seq_length
+    return model.to(device)
+
+
+def _tokenizer_folder(checkpoint: Checkpoint, reference: Reference) -> Path | None:
+    """Return the folder of a checkpoint's own tokenizer; None if it has none, or takes the chat template with it."""
+    alone = checkpoint.file is not None and not MODEL_FILES[checkpoint.method].beside
+    has_one = any((checkpoint.folder / name).is_file() for name in _TOKENIZERS)
+    templated = getattr(reference.model[0], "transformer_task", None) == "text-generation"
+    return checkpoint.folder if has_one and not alone and not templated else None
+
+
+def _body_of(model: Any) -> nn.Module:
+    """The transformer of a SentenceTransformer."""
+    body = getattr(model[0], "auto_model", None)
+    if not isinstance(body, nn.Module):
+        raise UnsupportedError(
+            f"expected an embedding model whose first module is a transformer; got {type(model[0]).__name__}"
+        )
+    return body
+
+
+def _notes(checkpoint: Checkpoint, reference: Reference) -> Iterator[str]:
+    """Say in what a candidate differs from its reference beside its weights."""
+    if not checkpoint.has_modules:
+        taken = _TAKEN_TO_RERANK if isinstance(reference, CrossEncoderModel) else _TAKEN
+        taken = taken if _tokenizer_folder(checkpoint, reference) is not None else f"tokenizer, {taken}"
+        yield f"{checkpoint.name} says nothing of {taken}: taken from the reference"
+    if checkpoint.method == "none" and (files := list(files_in(checkpoint.folder))):
+        yield (
+            f"{checkpoint.name} holds weights of torch, which were run, and files of other libraries, which were not: "
+            f"to run one, name it, such as {checkpoint.name}/{files[0]}"
+        )
+    if checkpoint.method == "quantdrift":
+        base = read_record(checkpoint.folder).get("base_model", {}).get("canonical")
+        if base not in {None, reference.source.canonical}:
+            yield (
+                f"{checkpoint.name} was made of {base}, not of {reference.source.canonical}: what changes is not from "
+                "quantization alone"
+            )

@@ -1,0 +1,489 @@
+"""A reference and a candidate, one of which answers at a time.
+
+A quantized candidate is made in place and undone: the full-precision weights are put aside, quantized ones take their
+place, and on leaving they come back bit for bit. So a pair fits where one model fits. A candidate that somebody else
+made, or that is on a server, is a model of its own.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from quantdrift.allocation.record import Allocation
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.progress import Progress
+from quantdrift.base.records import bytes_digest
+from quantdrift.builtin.classifier.work import Classifier
+from quantdrift.builtin.cross_encoder.work import CrossEncoderModel
+from quantdrift.candidate.calibration.candidate import make_layers, summary, widths_for
+from quantdrift.candidate.calibration.in_order import LayerCandidate, put_in_place
+from quantdrift.candidate.calibration.made import MadeLayers
+from quantdrift.candidate.calibration.sample import Sample, draw_sample
+from quantdrift.candidate.methods import method_at, methods_of, stored_allocation
+from quantdrift.candidate.stages import model_stages
+from quantdrift.candidate.tried import try_parts
+from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.kinds.stage import STAGES
+from quantdrift.models.bits import BitsReport, StoredBits, count_bits, not_quantized
+from quantdrift.models.heads import quantizable_layers
+from quantdrift.models.inputs import Inputs
+from quantdrift.models.layers import WeightUse, find_linears
+from quantdrift.models.loading import refuse_unfit_tokenizer
+from quantdrift.models.model import EmbeddingModel
+from quantdrift.models.server import EndpointEncoder
+from quantdrift.models.weights import runtime_of, saved_weights, weights_fingerprint
+from quantdrift.scheme import POSSIBLE_BITS, Scheme
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.scoring.stages import VectorStage, vector_stages
+from quantdrift.spec.grammar import calibrates, parse_scheme
+
+Arm = Literal["reference", "candidate"]
+Model = EmbeddingModel | Classifier | CrossEncoderModel | EndpointEncoder
+"""One of two models: local, stored by somebody else, or on a server."""
+
+
+class QuantizedPair:
+    """A model that can be its own quantized candidate.
+
+    >>> model = nn.Linear(8, 4)
+    >>> pair = QuantizedPair(model, "W4-rtn")
+    >>> with pair.candidate():  # its weights have 4 bits here
+    ...     levels = len(model.weight[0].unique())
+    >>> levels <= 16
+    True
+
+    Attributes:
+        name: of the model.
+        scheme: how the candidate is made.
+        modules: the outermost torch modules of the model.
+        layers: the linear layers that are quantized; not a classification head's.
+        left_out: name to reason of the linear layers that are not.
+        allocation: what gave the layers their widths, where a criterion chose them.
+        stages: what changes the candidate's model beside the weights of these layers, by name.
+        vector_stages: what lies between the candidate's embeddings and what a search returns; none where that is exact
+            search of float32.
+        made: the layers that were calibrated; None where none were.
+        encoder: what runs the model, for `measure`; whoever measures may set another.
+        notes: what a run says of the model, one sentence each.
+    """
+
+    def __init__(
+        self,
+        modules: nn.Module | Sequence[nn.Module],
+        scheme: Scheme | str,
+        *,
+        name: str = "model",
+        encoder: Any = None,
+    ) -> None:
+        """Find the layers and check that the scheme can be made.
+
+        Args:
+            modules: the model, or its outermost torch modules.
+            scheme: how the candidate is made, e.g. "W4-rtn".
+            name: of the model, for messages.
+            encoder: what runs the model, where the pair is to be measured.
+
+        Raises:
+            SpecError: the scheme does not parse.
+            UnsupportedError: the scheme is not available, there is nothing to quantize, or the model's tokenizer is
+                missing.
+            UnknownNameError: the scheme names a head that the model has not.
+            MissingExtraError: the library that quantizes is not installed.
+            DataError: the scheme names an allocation that is none for this model.
+        """
+        scheme = parse_scheme(scheme) if isinstance(scheme, str) else scheme
+        self._methods = methods_of(scheme)
+        # a SentenceTransformer is a module and a sequence of its parts
+        self.modules = [modules] if isinstance(modules, nn.Module) else list(modules)
+        if wrong := [part for part in self.modules if not isinstance(part, nn.Module)]:
+            raise UnsupportedError(f"expected a torch module or a list of them; got {type(wrong[0]).__name__}")
+        for module in self.modules:
+            refuse_unfit_tokenizer(module, name)
+        self.name, self.scheme, self.encoder = name, scheme, encoder
+        self.notes: tuple[str, ...] = tuple(getattr(encoder, "notes", ()))
+        self.layers, self.left_out = quantizable_layers(self.modules, name, scheme)
+        self.stages = model_stages(scheme, self)
+        reached = {name for stage in self.stages.values() for name in stage.reaches}
+        self.left_out = {layer: why for layer, why in self.left_out.items() if layer not in reached}
+        self.allocation: Allocation | None = None
+        self._widths = [*self._methods] * len(self.layers) if scheme.criterion is None else None
+        self._for_all_data = True
+        self.vector_stages = vector_stages(scheme)
+        self.made: MadeLayers | None = None
+        self._reached: set[str] = set()
+        self._active = False
+        if (stored := stored_allocation(scheme)) is not None:
+            widths = widths_for(stored, self.layers, scheme, self.fingerprint)
+            self.choose(widths, by=stored)
+        methods = [method for method in self._methods.values() if method is not None]
+        try_parts(scheme, encoder, self.stages, methods)
+
+    @property
+    def models(self) -> tuple[Any, ...]:
+        """The models that answer in either arm."""
+        return (self.encoder,)
+
+    @property
+    def similarity(self) -> Similarity:
+        """The similarity by which the model compares embeddings."""
+        return Similarity(self.encoder.similarity)
+
+    def identify(self) -> dict[str, Any]:
+        """Describe where the model came from, as JSON values for the record of a run."""
+        return {"canonical": self.encoder.source.canonical, "kind": self.encoder.source.kind}
+
+    @property
+    def query_only(self) -> bool:
+        """Whether the index stays at the reference."""
+        return self.scheme.query_only
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether what the candidate makes of an input can depend on what else is in its batch."""
+        return any(stage.in_(self.scheme) and stage.by_batch(self.scheme) for stage in STAGES.values())
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether the candidate depends on inputs, which `prepare` then has to be given."""
+        return calibrates(self.scheme)
+
+    @property
+    def needs_widths(self) -> bool:
+        """Whether widths have yet to be chosen; also where they were chosen for other data."""
+        return self._widths is None or not self._for_all_data
+
+    def choose(self, widths: Sequence[int], *, by: Allocation | None = None, for_all_data: bool = True) -> None:
+        """Give every layer its width; what was prepared before is void.
+
+        Args:
+            widths: one per layer, 2 to 8 bits, or 16, which leaves its weight alone. A layer that is left out of the
+                choice may have another than the scheme offers.
+            by: what gave them, to be remembered.
+            for_all_data: whether they stay; False lets the next measurement choose anew.
+
+        Raises:
+            RuntimeError: the candidate is in place.
+            UnsupportedError: the scheme has one width for all, the quantizer does not have one of these, or there are
+                more or fewer than layers.
+        """
+        self._at_rest("choosing widths")
+        uniform, n_layers = self.scheme.criterion is None, len(self.layers)
+        if uniform or not POSSIBLE_BITS.issuperset(widths) or len(widths) != n_layers:
+            several = "layers of one width" if uniform else f"{n_layers} layers of 2 to 8 bits, or 16"
+            raise UnsupportedError(f"{self.scheme} has {several}; got {len(widths)} widths, {sorted(set(widths))}")
+        for bits in {*widths} - {*self._methods}:
+            self._methods[bits] = method_at(self.scheme, bits)
+        self._widths, self.made = list(widths), None
+        self.allocation, self._for_all_data = by, for_all_data
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the full-precision weights.
+
+        Raises:
+            RuntimeError: asked for while the candidate is in place.
+        """
+        self._at_rest("asking for the fingerprint, which is of the reference")
+        return weights_fingerprint(self.modules)
+
+    def candidate_fingerprint(self) -> str:
+        """Digest of the candidate's weights and input ranges, and of how it is run; only inside `candidate()`."""
+        if not self._active:
+            raise RuntimeError("there is no candidate outside candidate()")
+        keys = {name: key for name, stage in self.stages.items() if (key := stage.key()) is not None}
+        brought = STAGES.versions(*(STAGES[name] for name in keys))  # other code may do other things
+        parts = [weights_fingerprint(self.modules), *keys.values(), *chain(*brought.items())]
+        return parts[0] if len(parts) == 1 else bytes_digest(" ".join(parts).encode(), size=16)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """A weight of the model, which tells device and number type; a static model has no linear layer."""
+        return self.layers[0].parameter if self.layers else next(self.modules[0].parameters())
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the model runs on."""
+        return self.weight.device
+
+    @property
+    def runtime(self) -> dict[str, str]:
+        """The libraries, device and number type, which decide embeddings beside weights and inputs."""
+        return runtime_of(self.weight)
+
+    @property
+    def never_reached(self) -> list[str]:
+        """Names of layers that no observed forward pass used; all of them before the first."""
+        # a few texts do not reach every expert of a mixture
+        mixtures = {layer.inside for layer in self.layers if layer.name in self._reached and layer.expert is not None}
+        return [x.name for x in self.layers if x.name not in self._reached and x.inside not in mixtures]
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Note which layers the forward passes inside use, and of quantized activations which they call."""
+        with ExitStack() as stack:
+            for stage in self.stages.values():
+                stack.enter_context(stage.observed())
+            use = stack.enter_context(WeightUse(self.layers))
+            yield
+        self._reached |= use.used
+
+    def calibrate(
+        self, inputs: Sequence[Inputs], batch_size: int, *, source: str, root: Path | None, progress: Progress
+    ) -> None:
+        """Draw a sample of inputs and `prepare` with it, where the scheme needs that."""
+        if self.needs_calibration:
+            sample = draw_sample(self.encoder, inputs, self.scheme, batch_size, source=source)
+            self.prepare(sample, root=root, progress=progress)
+
+    def prepare(self, sample: Sample, *, root: Path | None, progress: Progress) -> None:
+        """Quantize the layers on calibration inputs; the model is the reference again afterwards.
+
+        Where the scheme needs no calibration, or was prepared on the same inputs, nothing happens.
+
+        Args:
+            sample: calibration inputs.
+            root: folder to keep finished layers in, so that none is made twice; None keeps nothing.
+            progress: where progress is shown.
+
+        Raises:
+            RuntimeError: the candidate is in place.
+            QuantDriftError: the method cannot quantize a layer, widths are to be chosen and were not, or the disk is
+                full.
+        """
+        self._at_rest("calibrating")
+        if not self.needs_calibration:
+            return
+        of, made, widths = (self.fingerprint, self.runtime), self.made, self._chosen()
+        if made is not None and sample.key and made.sample.key == sample.key and made.of == of:
+            return
+        self.made = None
+        methods = [self._methods[bits] for bits in widths]
+        with self.under_layers():  # layers see what comes out of these
+            made = make_layers(
+                self.scheme,
+                self.modules,
+                self.layers,
+                methods,
+                widths,
+                sample=sample,
+                of=of,
+                root=root,
+                progress=progress,
+            )
+        for stage in self.stages.values():
+            made = stage.prepared(made, root=root, progress=progress)
+        self.made = made
+
+    @contextmanager
+    def candidate(self) -> Iterator[None]:
+        """Inside, the model is the candidate; on leaving, the reference again, bit for bit.
+
+        Raises:
+            RuntimeError: the candidate is in place already.
+            UnsupportedError: the scheme needs calibration and was not prepared, or widths are to be chosen and were
+                not.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(saved_weights(self.layers))
+            stack.enter_context(self.under_layers())
+            for layer, made in zip(self.layers, self.candidate_layers(), strict=True):
+                if made.quantized is not None:
+                    put_in_place(layer, made.quantized)
+            stack.enter_context(self.under_layers(False))
+            self._active = True
+            stack.callback(setattr, self, "_active", False)
+            yield
+
+    @contextmanager
+    def under_layers(self, under: bool = True) -> Iterator[None]:
+        """Inside, those stages are in place that linear layers are calibrated with, or the others; layers as before."""
+        with ExitStack() as stack:
+            for name, stage in self.stages.items():
+                if STAGES[name].under_layers is under:
+                    stack.enter_context(stage.applied())
+            yield
+
+    @property
+    def batch_size(self) -> int | None:
+        """Batch size of the candidate; None where it is the reference's."""
+        return next((size for stage in self.stages.values() if (size := stage.batch_size) is not None), None)
+
+    def candidate_layers(self) -> Iterator[LayerCandidate]:
+        """Make the candidate of each layer, one after another, from the reference's weights.
+
+        Raises:
+            RuntimeError: the candidate is in place.
+            UnsupportedError: the scheme needs calibration and was not prepared.
+        """
+        self._at_rest("making it again")
+        widths = self._chosen()
+        if self.made is not None:
+            yield from self.made.layers
+            return
+        if self.needs_calibration:
+            raise UnsupportedError(
+                f"{self.scheme} of {self.name} is calibrated on documents, and none were given "
+                "yet; call prepare(...) first, or use a data-free scheme (rtn or hqq, without A8 or with +act=token)"
+            )
+        for layer, bits in zip(self.layers, widths, strict=True):
+            method = self._methods[bits]
+            quantized = None if method is None else method.quantize(layer.weight, None)
+            yield LayerCandidate(name=layer.name, quantized=quantized)
+
+    def take(self, layers: Sequence[LayerCandidate]) -> None:
+        """Have the layers that another process has calibrated for the same weights."""
+        self._at_rest("taking layers")
+        sample = Sample(batches=[], key=None, record={})
+        of = (self.fingerprint, self.runtime)
+        self.made = MadeLayers(layers=list(layers), sample=sample, of=of, seconds=0.0, kept=len(layers))
+
+    def _at_rest(self, before: str) -> None:
+        if self._active:
+            raise RuntimeError(f"the candidate is in place; leave candidate() before {before}")
+
+    def _chosen(self) -> list[int]:
+        """The width of every layer."""
+        if self._widths is None:
+            raise UnsupportedError(
+                f"the criterion of {self.scheme} chooses the layers' widths, and that has not "
+                "been done; call choose(...) first"
+            )
+        return self._widths
+
+    def bits(self, widths: Sequence[int] | None = None) -> BitsReport:
+        """Bits per weight of the candidate, over its quantized layers and over all parameters; or at other widths."""
+        scheme = self.scheme
+        return count_bits(
+            self.modules,
+            self.layers,
+            self._chosen() if widths is None else widths,
+            scale_bits=lambda rows, columns: QUANTIZERS[scheme.quantizer].beside(rows, columns, scheme.group_size),
+            beside=self._beside(),
+        )
+
+    def _beside(self) -> list[StoredBits]:
+        return [stored for stage in self.stages.values() for stored in stage.bits()]
+
+    def describe(self) -> dict[str, Any]:
+        """Describe how the candidate was made, as JSON values for the record of a run."""
+        described: dict[str, Any] = {"quantizer": self.scheme.quantizer}
+        methods = [method for method in self._methods.values() if method is not None]
+        for quantizer in methods[:1]:  # the others differ in width alone
+            described |= quantizer.describe()
+        if self.allocation is not None:
+            described["allocation"] = summary(self.allocation)
+        described["layers_left_out"] = dict(self.left_out)
+        described["not_quantized"] = not_quantized(self.modules, self.layers, self._beside())
+        if self.made is not None:
+            described |= self.made.describe()
+        for stage in self.stages.values():
+            described |= stage.record()
+        return described
+
+
+class TwoModels:
+    """Two models of which one answers at a time; used as a `QuantizedPair` is.
+
+    Nothing is made here, so there are no widths to choose and nothing to calibrate.
+    """
+
+    query_only = needs_widths = needs_calibration = False
+    allocation: Allocation | None = None
+    vector_stages: Sequence[VectorStage] = ()
+    batch_size: int | None = None
+
+    def __init__(self, reference: Model, candidate: Model, *, device: torch.device) -> None:
+        """Pair them; both keep their weights."""
+        self.reference, self.candidate_model, self.device = reference, candidate, device
+        self.encoder: Model = reference
+        self.similarity: Similarity = reference.similarity or candidate.similarity or Similarity.COSINE
+        self._linears = find_linears(reference.modules)
+        self._reached: set[str] = set()
+
+    @property
+    def models(self) -> tuple[Model, Model]:
+        """The models that answer in either arm."""
+        return self.reference, self.candidate_model
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether what the candidate makes of an input can depend on what else is in its batch."""
+        return self.candidate_model.by_batch
+
+    def identify(self) -> dict[str, Any]:
+        """Describe where both models came from, as JSON values for the record of a run."""
+        return {**self.reference.identify(), "candidate": self.candidate_model.identify()}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on both models, one sentence each."""
+        return (*self.reference.notes, *self.candidate_model.notes)
+
+    @property
+    def layers(self) -> Sequence[str] | None:
+        """Names of the candidate's quantized layers; None where they cannot be seen."""
+        return self.candidate_model.layers
+
+    @property
+    def never_reached(self) -> list[str] | None:
+        """Names of the reference's layers that the candidate packs and no observed pass used."""
+        if self.layers is None or not self.reference.modules:
+            return None
+        # sentence-transformers keeps a transformer in 0.model
+        names = {layer.name: layer.name.split(".", 2)[-1] for layer in self._linears}
+        return [name for name, inner in names.items() if inner in self.layers and name not in self._reached]
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the reference."""
+        return self.reference.fingerprint
+
+    def candidate_fingerprint(self) -> str:
+        """Digest of the candidate."""
+        return self.candidate_model.fingerprint
+
+    @property
+    def runtime(self) -> dict[str, str]:
+        """The libraries, device and number type of the model that is in place."""
+        return self.encoder.runtime
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Note which of the reference's layers the forward passes inside use."""
+        with WeightUse(self._linears) as use:
+            yield
+        self._reached |= use.used
+
+    def calibrate(
+        self, inputs: Sequence[Inputs], batch_size: int, *, source: str, root: Path | None, progress: Progress
+    ) -> None:
+        """Nothing: the candidate was calibrated by whoever made it."""
+
+    @contextmanager
+    def candidate(self) -> Iterator[None]:
+        """Inside, the candidate answers; on leaving, the reference again."""
+        if self.encoder is self.candidate_model:
+            raise RuntimeError("the candidate is in place already")
+        self.encoder = self.candidate_model
+        try:
+            with redirect_stdout(sys.stderr):  # kernels talk at the first call
+                yield
+        finally:
+            self.encoder = self.reference
+
+    def bits(self) -> BitsReport | None:
+        """Bits per weight of the candidate; None where they are not known."""
+        return self.candidate_model.bits()
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the candidate, as JSON values for the record of a run."""
+        return self.candidate_model.describe()
+
+
+Pair = QuantizedPair | TwoModels

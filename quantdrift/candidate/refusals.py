@@ -1,0 +1,174 @@
+"""What is refused before anything is loaded: without torch, so in a fraction of a second."""
+
+import ctypes
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from quantdrift.base.display import shown
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.extras import refuse_missing, version_of
+from quantdrift.builtin.weights import CHOICE
+from quantdrift.candidate.calibration.sample import calibration_texts
+from quantdrift.data.images import Kind
+from quantdrift.data.labelled import ClassificationDataset, Dataset
+from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.kinds.stage import STAGES
+from quantdrift.models.files.checkpoint import full_precision
+from quantdrift.models.files.model_files import format_of
+from quantdrift.models.files.named import resolve
+from quantdrift.scheme import Scheme
+from quantdrift.spec.grammar import Spec, Versus, calibrates, chooses, is_endpoint, known_options, options_of
+
+_DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
+_BUILD = re.compile(r"^(cuda|hip)\b[^=\n]*= '", re.MULTILINE)
+"""What torch's version.py says of a build for NVIDIA's or AMD's devices; torch calls both cuda."""
+
+# --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
+
+
+def refuse_settings(scheme: Scheme) -> None:
+    """Refuse a setting that would have no effect."""
+    there = [stage for stage in STAGES.values() if stage.in_(scheme)]
+    for stage in there:
+        if (problem := stage.check(scheme)) is not None:
+            raise UnsupportedError(f"{problem}; got {scheme}")
+    takes = {"head", "layers", *QUANTIZERS[scheme.quantizer].options}
+    others = [
+        stage for name, stage in STAGES.items() if name != "weights" and (stage.kind != "layers" or stage in there)
+    ]
+    takes |= {key for stage in others for key in stage.options}
+    takes |= {"calib", "seed"} if calibrates(scheme) else set()
+    takes |= {"seed"} if chooses(scheme) or any(stage.draws for stage in there) else set()
+    stored = scheme.option("allocation")
+    if scheme.criterion is not None:
+        takes |= {*CHOICE} if stored is None else {"allocation", "widths"}
+    for key, _ in scheme.options:
+        if key not in takes:
+            why = "" if stored is None else f", whose widths are those of {stored}"
+            add = " or add a criterion (+gap)," if key in CHOICE and not scheme.criterion else ""
+            raise UnsupportedError(
+                f"+{key}= has no effect on {scheme}{why}, which takes {', '.join(sorted(takes))};{add} leave it out"
+            )
+    backend, packages = scheme.option("backend"), [package.name for package in QUANTIZERS[scheme.quantizer].packages]
+    if backend is not None and backend not in packages:
+        raise UnsupportedError(f"{backend} does no {scheme.quantizer}; expected +backend={' or '.join(packages)}")
+
+
+# --- What is refused before anything is loaded: without torch, so in a fraction of a second -------
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that cannot be there, as far as files tell; whether it works is asked of torch, once loaded."""
+    kind, torch, why = name.partition(":")[0], find_spec("torch"), None
+    if kind not in _DEVICES:
+        why = "torch calls a GPU cuda, or mps on a Mac"
+    elif kind == "mps" and sys.platform != "darwin":
+        why = "only a Mac has it"
+    elif kind == "cuda" and torch is not None and torch.origin is not None:
+        build = _BUILD.search(Path(torch.origin).with_name("version.py").read_text(encoding="utf-8"))
+        if build is None:
+            why = f"torch {version_of('torch')} is built without it"
+        elif build[1] == "cuda" and sys.platform == "linux" and not _loads("libcuda.so.1"):
+            why = "there is no NVIDIA driver"
+    if why is not None:
+        raise UnsupportedError(
+            f"the device {shown(name)} cannot be used here: {why}; expected cpu, or one that is there"
+        )
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, loaded: bool = False) -> None:
+    """Refuse a pair that cannot be measured on data of this kind."""
+    classes = isinstance(dataset, ClassificationDataset)
+    if isinstance(dataset, RetrievalDataset) and "image" in dataset.kinds:
+        if reranks:
+            raise UnsupportedError(f"a cross-encoder reads texts, and {dataset.name} has images; leave --shortlist out")
+        if isinstance(pair, Versus) and pair.on_server:
+            raise UnsupportedError(f'"{pair}": a server is sent texts alone, and {dataset.name} has images')
+    if isinstance(pair, Versus):
+        if (classes or reranks) and (loaded or pair.on_server):
+            where = "in memory" if loaded else "on a server"
+            what = "with a shortlist takes two rerankers" if reranks else "on classification data takes two classifiers"
+            raise UnsupportedError(
+                f'"{pair}" {what} by name (folders, an ONNX file, the hub), not models {where}; expected these, '
+                f"MODEL@SCHEME, or {'no shortlist' if reranks else 'data in BEIR layout'}"
+            )
+        for name in () if loaded else (pair.reference, pair.candidate):
+            if not is_endpoint(name) and format_of(name) is None:
+                resolve(name)
+        return
+    check_spec(pair, loaded=loaded)
+    if isinstance(dataset, ClassificationDataset):
+        refuse_for_classes(pair, dataset.kind)
+    elif reranks:
+        refuse_for_reranking(pair.scheme)
+
+
+def check_spec(spec: Spec, *, loaded: bool = False) -> None:
+    """Refuse a spec that no data can be measured with."""
+    refuse_settings(spec.scheme)
+    packages, backend = QUANTIZERS[spec.scheme.quantizer].packages, spec.scheme.option("backend")
+    named = [package for package in packages if package.name == backend]
+    refuse_missing(named or packages[:1], needed_for=str(spec.scheme))
+    calibration_texts(spec.scheme)
+    for stage in STAGES.values():
+        if stage.in_(spec.scheme):
+            stage.refuse(spec.scheme)
+    if not loaded:
+        full_precision(spec.model)
+
+
+def refuse_uncalibrated(spec: Spec, *, has_data: bool) -> None:
+    """Refuse a scheme that is calibrated, where there is nothing to calibrate on."""
+    if calibrates(spec.scheme) and not has_data and calibration_texts(spec.scheme) is None:
+        raise UnsupportedError(
+            f"{spec.scheme.quantizer} is calibrated on documents, and none were given; expected "
+            "--data FOLDER, --task NAME, or a file of texts in the scheme (+calib=texts.txt)"
+        )
+
+
+def refuse_for_classes(spec: Spec, kind: Kind) -> None:
+    """Refuse a scheme that has no meaning for classification."""
+    refuse_deployment(spec.scheme, "classification data have no index")
+    if spec.scheme.query_only:
+        raise UnsupportedError(
+            f"{spec}: +query quantizes the query side of a search alone, and classification has none; leave +query out"
+        )
+    if calibration_texts(spec.scheme) is not None and kind == "image":
+        raise UnsupportedError(
+            f"{spec}: +calib= names a file of texts, and the data are images; leave it out to "
+            "calibrate on images of the train part, or give their number"
+        )
+
+
+def refuse_batches(scheme: Scheme, why: str) -> None:
+    """Refuse what says how texts are put together, where somebody else does that."""
+    if wrong := [key for key, _ in scheme.options if known_options()[key].batches]:
+        raise UnsupportedError(f"{scheme}: +{wrong[0]}= is for quantdrift run: {why}; leave it out")
+
+
+def refuse_deployment(scheme: Scheme, why: str) -> None:
+    """Refuse stored embeddings and indexes where there are none."""
+    if wrong := options_of(scheme, "vectors"):
+        raise UnsupportedError(f"{scheme}: {', '.join(wrong)} is of searches over embeddings, and {why}; leave it out")
+
+
+def refuse_for_reranking(scheme: Scheme) -> None:
+    """Refuse a scheme that has no meaning for a reranker."""
+    refuse_deployment(scheme, "a cross-encoder makes no embeddings")
+    if scheme.query_only or chooses(scheme):
+        what = "+query" if scheme.query_only else f"the criterion {scheme.criterion}"
+        raise UnsupportedError(
+            f"{scheme}: {what} needs embeddings of queries and documents, and a cross-encoder reads both together; "
+            "expected one width for all layers, such as W4, or an allocation of this model (+allocation=FILE)"
+        )

@@ -1,1 +1,0 @@
-"""From a weight matrix to codes: built in, or by the libraries people deploy with."""

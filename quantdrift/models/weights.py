@@ -1,0 +1,144 @@
+"""Full-precision weights, put aside while quantized ones are in their place, and what tells weights apart."""
+
+import ctypes
+import hashlib
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quantdrift.base.extras import version_of
+from quantdrift.base.records import refusals
+from quantdrift.models.layers import LinearLayer
+
+# --- what is given back ---------------------------------------------------------------------------
+
+
+@contextmanager
+def saved_weights(layers: Sequence[LinearLayer]) -> Iterator[None]:
+    """Inside, layers may be changed; when the block is left, they have their weights back.
+
+    Weights of an accelerator go to main memory. Weights that are in main memory already go to a temporary file: the
+    system keeps it in memory while there is room, and a model that fills the memory still fits.
+    """
+    give_back()
+    weights = [layer.weight for layer in layers]
+    copies = [put_aside(weight) if weight.device.type == "cpu" else weight.cpu() for weight in weights]
+    try:
+        yield
+    finally:
+        for layer in reversed(layers):
+            layer.weight.copy_(copies.pop())  # whose memory is free again before the next one is read
+
+
+def put_aside(tensor: Tensor) -> Tensor:
+    """A copy in a temporary file that is gone when the copy is, also after a kill; in memory once it is read."""
+    handle, name = tempfile.mkstemp(prefix="quantdrift-weights-")
+    path = Path(name)
+    problem = f"no room in {path.parent} to put {tensor.numel():,} weights aside"
+    with refusals(problem, ". Set TMPDIR to a folder on a disk with as much room as the model takes"):
+        try:
+            with open(handle, "wb") as file:  # written before it is mapped: a mapped page is in memory
+                file.write(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+            put = torch.from_file(name, shared=True, size=tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
+        finally:
+            with suppress(PermissionError):  # Windows keeps a mapped file until it is closed
+                path.unlink()
+    vars(put)["in_a_file"] = True
+    return put
+
+
+def dismiss(tensor: Tensor) -> None:
+    """Take a tensor that was put aside out of memory, until it is read again; of another one, nothing."""
+    if "in_a_file" in vars(tensor):  # of a file that is shared this forgets nothing
+        _libc("madvise", ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes), mmap.MADV_DONTNEED)
+
+
+def give_back() -> None:
+    """Give the system the memory of tensors that are gone, which small ones among them that stay keep in the heap."""
+    _libc("malloc_trim", 0)
+
+
+@contextmanager
+def large_tensors_apart() -> Iterator[None]:
+    """Inside, tensors of 4 MB and more lie outside the heap, so that nothing is left of one that is gone."""
+    _libc("mallopt", -3, 2**22)  # M_MMAP_THRESHOLD of glibc
+    try:
+        yield
+    finally:
+        _libc("mallopt", -3, 2**25)  # what glibc raises it to by itself
+
+
+def _libc(name: str, *arguments: Any) -> None:
+    """Call a function of the system's library where it has it."""
+    if os.name == "posix" and (function := getattr(ctypes.CDLL(None), name, None)) is not None:
+        function(*arguments)
+
+
+@contextmanager
+def restoring(model: nn.Module) -> Iterator[None]:
+    """When the block is left, by an error too, the model's modules have what they had before.
+
+    That is: submodules, attributes, hooks, training or evaluation mode, the memory and device of every parameter and
+    buffer, and the attributes of configurations. What was written into the same memory stays.
+    """
+    modules = list(model.modules())
+    configs = {id(config): config for m in modules if (config := getattr(m, "config", None)) is not None}
+    held = [vars(holder) for holder in (*modules, *configs.values())]
+    # of hooks, parameters, buffers and submodules, which modules keep in dictionaries
+    held += [inner for module in modules for inner in vars(module).values() if isinstance(inner, dict)]
+    before = [(now, dict(now)) for now in held]
+    tensors = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
+    try:
+        yield
+    finally:
+        for now, then in before:
+            now.clear()
+            now.update(then)
+        for tensor, data in tensors:
+            tensor.data = data
+
+
+# --- what tells models apart ----------------------------------------------------------------------
+
+
+def weights_fingerprint(modules: Sequence[nn.Module]) -> str:
+    """A digest of all parameters and buffers, 32 hex digits: names, dtypes, shapes and bytes.
+
+    The same weights give the same digest on any machine of the same byte order.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for module in modules:
+        for name, tensor in sorted(module.state_dict().items()):
+            add_tensor(digest, name, tensor)
+    return digest.hexdigest()
+
+
+def add_tensor(digest: Any, name: str, value: object) -> None:
+    """Add what a state dict holds under a name to a digest of hashlib: a tensor, or the parts of a packed one."""
+    if not isinstance(value, Tensor):
+        return
+    if hasattr(value, "__tensor_flatten__"):
+        inner, settings = value.__tensor_flatten__()
+        digest.update(f"{name}:{type(value).__name__}:{settings};".encode())
+        for part in inner:
+            add_tensor(digest, f"{name}.{part}", getattr(value, part))
+        return
+    digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
+    data = value.detach().cpu().contiguous().flatten()
+    if data.numel():
+        digest.update(data.view(torch.uint8).numpy().data)
+
+
+def runtime_of(weight: Tensor) -> dict[str, str]:
+    """Tell what decides embeddings beside weights and inputs: libraries, and device and dtype of a weight."""
+    installed = {
+        name: version_of(name) or "not installed" for name in ("torch", "transformers", "sentence-transformers")
+    }
+    return {**installed, "device": weight.device.type, "dtype": str(weight.dtype)}

@@ -1,7 +1,0 @@
-"""GPTQ with columns in the order of their activations (act-order)."""
-
-from dataclasses import replace
-
-from quantdrift.quantizers import gptq
-
-QUANTIZER = replace(gptq.QUANTIZER, title="GPTQ (act-order)", place=20)

@@ -1,0 +1,311 @@
+"""The candidate as it is deployed: embeddings at a precision, and an approximate index in front of them.
+
+The reference is always searched exactly in float32. Of the candidate three things are told apart: the score of every
+document by what is stored (the codes), the ranking by exhaustive search of these codes, and the ranking that the index
+gives. Where there is no index the last two are the same.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.scoring.indexes import WANTED, SearchIndex
+from quantdrift.scoring.similarity import Similarity, prepare
+from quantdrift.scoring.stages import VectorStage
+from quantdrift.scoring.state import Block, ScoreState, joined
+from quantdrift.scoring.stored import BITS, Stored, on_ranges
+from quantdrift.scoring.streamed import QUERY_BLOCK, all_scores
+from quantdrift.scoring.topk import EMPTY, pack
+
+_ROOM = 1 << 25
+"""Scores of one kind that are in memory at a time."""
+_TIMED = 32
+"""Queries that are timed."""
+_FITTED = (64, 2048)
+"""Queries and documents at most, by which scores of codes are brought to the reference's scale."""
+
+
+def score_deployed(
+    stages: Sequence[VectorStage],
+    reference: tuple[Any, Any],
+    candidate: tuple[Any, Any],
+    *,
+    similarity: Similarity,
+    k: int,
+    excluded: NDArray[Any] | None = None,
+    ids: Sequence[str] = (),
+    progress: Callable[[int], None] | None = None,
+) -> ScoreState:
+    """Score both arms and rank as the candidate's stages do.
+
+    Args:
+        stages: of the candidate.
+        reference: queries [n_queries, dim] and documents [n_docs, dim], as the model makes them.
+        candidate: likewise.
+        similarity: how the model compares embeddings.
+        k: ranks to keep.
+        excluded: int64 [n_queries], one document position per query that does not count, or -1.
+        ids: of the documents, where an index that is there already needs them.
+        progress: called with the number of queries done since its last call.
+
+    Raises:
+        UnsupportedError: a stage cannot be made of these embeddings.
+    """
+    cpu = torch.device("cpu")
+    queries, documents = (prepare(part, similarity, cpu) for part in reference)
+    kept, plain = (_cut(stages, both, similarity) for both in (candidate, reference))
+    kept = replace(kept, ids=ids)
+    for stage in stages:
+        kept = stage.stored(kept, plain.documents.numpy())
+    with ExitStack() as opened:
+        indexes = [index for stage in stages if (index := stage.index(kept, similarity)) is not None]
+        for made in indexes:
+            opened.callback(made.close)
+        if len(indexes) > 1:
+            raise UnsupportedError(
+                "two stages of the scheme give an index each, and one is searched; leave one of them out"
+            )
+        index, first = indexes[0] if indexes else None, max(stage.first for stage in stages)
+        listed = index is not None and not index.known
+        if listed and first:
+            raise UnsupportedError(
+                "+rescore= orders by vectors that this index does not give; leave it out, and let +search= say how the "
+                "engine itself rescores"
+            )
+        decoded = kept.decoded() if first else None
+        scorer = _Scorer(first, kept, index, similarity, decoded)
+        scale = None if listed else scorer.scale(queries, documents)
+        n_docs = len(documents)
+        block = max(1, min(QUERY_BLOCK, _ROOM // n_docs))
+        states, exact = [], []
+        for at in range(0, len(queries), block):
+            rows = slice(at, at + block)
+            full = all_scores(queries[rows], documents, similarity)
+            skip = None if excluded is None else torch.from_numpy(np.asarray(excluded[rows], dtype=np.int64))
+            state, other = scorer.ranked(rows, full, scale, k, skip)
+            states.append(state)
+            exact += [] if other is None else [other]
+            if progress is not None:
+                progress(len(full))
+        record: dict[str, Any] = {
+            "precision": kept.precision or "float32",
+            "dim": int(kept.documents.shape[1]),
+            "bytes_per_document": kept.bits / 8,
+            "scale": None if scale is None else list(scale),
+            "returned": WANTED,
+            "rescored": first or None,
+            "index": None if index is None else _described(index, n_docs),
+        }
+        for stage in stages:
+            record |= stage.record()
+        return replace(
+            joined(states),
+            exact=joined(exact) if exact else None,
+            told=record,
+            notes=(*on_ranges(kept, n_docs), *(() if index is None else index.notes)),
+            listed=listed,
+            times=None if index is None else _times(index, kept),
+        )
+
+
+def _described(index: SearchIndex, n_docs: int) -> dict[str, Any]:
+    """What the index says of itself, and its bytes a document."""
+    told = index.describe()
+    return {**told, "bytes_per_document": None if told["bytes"] is None else told["bytes"] / n_docs}
+
+
+def _times(index: SearchIndex, kept: Stored) -> dict[str, float]:
+    """Median seconds of a query that is searched for alone, behind the index and exactly, in this process."""
+    some = kept.queries[: _TIMED + 1]
+    wanted = min(index.returns or WANTED, len(kept.documents))
+    ways: dict[str, Callable[[Tensor], object]] = {
+        "index": lambda query: index.search(query[None].numpy(), wanted),
+        "exact": lambda query: (kept.documents @ query).topk(wanted),
+    }
+    seconds: dict[str, float] = {}
+    for way, search in ways.items():
+        taken = []
+        for query in some:
+            start = perf_counter()
+            search(query)
+            taken.append(perf_counter() - start)
+        seconds[way] = float(np.median(taken[1:] or taken))  # the first one warms up
+    return {**seconds, "ratio": seconds["index"] / seconds["exact"]}
+
+
+def _cut(stages: Sequence[VectorStage], arm: tuple[Any, Any], similarity: Similarity) -> Stored:
+    """Return an arm's embeddings before they are coded."""
+    queries, documents = (np.asarray(side) for side in arm)
+    for stage in stages:
+        queries, documents = stage.vectors(queries), stage.vectors(documents)
+    return Stored.plain(queries, documents, similarity)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scorer:
+    """Scores and rankings of the candidate, for a block of queries at a time."""
+
+    first: int
+    stored: Stored
+    index: SearchIndex | None
+    similarity: Similarity
+    decoded: Tensor | None
+
+    def final(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """The scores float32 [n, n_docs] by which documents are found, and those by which they are ranked in the end.
+
+        Scores of coded documents are in units of the codes.
+        """
+        queries = self.stored.queries[rows]
+        if self.index is None or self.index.lossless:
+            scores = self.stored.rounded(all_scores(queries, self.stored.documents, self.similarity))
+        else:
+            scores = torch.from_numpy(self.index.scores(queries.numpy()))
+        if self.decoded is None:
+            return scores, scores
+        return scores, all_scores(self.stored.exact_queries[rows], self.decoded, self.similarity)
+
+    def scale(self, queries: Tensor, documents: Tensor) -> tuple[float, float] | None:
+        """Slope and offset that bring scores of codes to the reference's scale; None if they are on it.
+
+        Ranks do not depend on it. By least squares of the reference's scores on the candidate's, query by query; the
+        offset is the same for all.
+        """
+        lossy = self.index is not None and not self.index.lossless
+        if not self.stored.coded and not lossy:
+            return None
+        if self.decoded is not None and self.stored.precision not in BITS:
+            return None  # in units of embeddings again
+        n_queries, n_docs = len(queries), len(documents)
+        some = np.unique(np.linspace(0, n_queries - 1, min(n_queries, _FITTED[0])).astype(int))
+        columns = np.unique(np.linspace(0, n_docs - 1, min(n_docs, _FITTED[1])).astype(int))
+        full, low = [], []
+        for row in some.tolist():
+            rows = slice(row, row + 1)
+            full.append(all_scores(queries[rows], documents, self.similarity)[0, columns].double())
+            low.append(self.final(rows)[1][0, columns].double())
+        once, coded = torch.stack(full), torch.stack(low)
+        left, right = once - once.mean(1, keepdim=True), coded - coded.mean(1, keepdim=True)
+        variance = float(right.square().sum())
+        slope = float((left * right).sum()) / variance if variance else 1.0
+        slope = slope if slope > 0 else 1.0
+        return slope, float(once.mean() - slope * coded.mean())
+
+    def ranked(
+        self, rows: slice, full: Tensor, scale: tuple[float, float] | None, k: int, skip: Tensor | None
+    ) -> tuple[ScoreState, ScoreState | None]:
+        """The state with the ranking that is returned; where an index gave it, also that of exhaustive search.
+
+        Args:
+            rows: of the queries.
+            full: the reference's scores [n, n_docs].
+            scale: of the candidate's scores.
+            k: ranks to keep.
+            skip: [n], a document position per query that does not count, or -1.
+        """
+        if self.index is not None and not self.index.known:
+            return self._listed(rows, full, k, skip), None
+        search_scores, score = self.final(rows)
+        if scale is not None:
+            score = score * scale[0] + scale[1]
+        state = _scored(full, score, k, skip)
+        if self.index is None and self.decoded is None:
+            return state, None
+        depth = min(max(k, self.first), full.shape[1])
+        top = torch.from_numpy(_scored(full, search_scores, depth, skip).candidate_top()[0])
+        exact = _with_list(state, self._reordered(top, score), full, score)
+        if self.index is None:
+            return exact, None
+        places, _ = self._returned(rows, depth, skip)
+        return _with_list(state, self._reordered(places, score), full, score), exact
+
+    def _returned(self, rows: slice, depth: int, skip: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Positions [n, depth] that the index returns, and scores if it gives them, without what does not count."""
+        assert self.index is not None  # else there is nothing to ask
+        asked = min(depth, max(self.index.returns or depth, self.first))
+        # one more where one may go, so that every list is as long
+        found = self.index.search(self.stored.queries[rows].numpy(), asked + (skip is not None))
+        places = torch.from_numpy(found.positions)
+        scores = None if found.scores is None else torch.from_numpy(found.scores)
+        if skip is not None:
+            places, scores = _without(places, scores, skip)
+
+        def deep(part: Tensor, value: float) -> Tensor:
+            return torch.nn.functional.pad(part[:, :asked], (0, depth - min(asked, part.shape[1])), value=value)
+
+        return deep(places, -1), None if scores is None else deep(scores, torch.nan)
+
+    def _listed(self, rows: slice, full: Tensor, k: int, skip: Tensor | None) -> ScoreState:
+        """The state where the candidate's scores are known of what the index returned alone.
+
+        The extremes of delta are over these documents; `n_items` counts what either list holds.
+        """
+        state = _scored(full, full, k, skip)
+        places, values = self._returned(rows, min(k, full.shape[1]), skip)
+        assert values is not None  # an index whose codes are not known gives them
+        n_docs = full.shape[1]
+        score = torch.full((len(full), n_docs + 1), torch.nan)  # the last column takes what is no document
+        score = score.scatter_(1, torch.where(places < 0, n_docs, places), values)[:, :n_docs]
+        reference = torch.from_numpy(state.reference_top()[0])
+        paired = score.gather(1, reference.clamp_min(0))
+        known, delta = ~score.isnan(), score - full
+        return replace(
+            _with_list(state, places, full, score),
+            reference_paired=paired,
+            delta_min=delta.masked_fill(~known, torch.inf).amin(1).masked_fill(~known.any(1), 0.0),
+            delta_max=delta.masked_fill(~known, -torch.inf).amax(1).masked_fill(~known.any(1), 0.0),
+            n_items=known.sum(1) + ((reference >= 0) & paired.isnan()).sum(1),
+        )
+
+    def _reordered(self, positions: Tensor, score: Tensor) -> Tensor:
+        """The list with its first places in the order of the scores; of equal ones the lower position wins."""
+        if not self.first:
+            return positions
+        head = positions[:, : self.first]
+        keys = pack(score.gather(1, head.clamp_min(0)), head.clamp_min(0)).masked_fill(head < 0, EMPTY)
+        return torch.cat([head.gather(1, keys.argsort(dim=1, descending=True)), positions[:, self.first :]], dim=1)
+
+
+def as_ranked(scores: NDArray[Any]) -> NDArray[np.float32]:
+    """Scores [n, k] of lists, lowered where one is not below the score before it.
+
+    A harness sorts by scores, and equal ones by names. What a deployment returns is a list: it must come out as it went
+    in, also where codes tie, or where its first places alone were scored again.
+    """
+    lowered = np.array(scores, dtype=np.float32)
+    for place in range(1, lowered.shape[1]):
+        before = lowered[:, place - 1]
+        above = lowered[:, place] >= before
+        lowered[above, place] = np.nextafter(before[above], np.float32(-np.inf))
+    return lowered
+
+
+def _scored(full: Tensor, low: Tensor, k: int, skip: Tensor | None) -> ScoreState:
+    """The state of scores [n, n_docs] of both arms."""
+    block = Block(len(full), k, full.device)
+    block.add(full.clone(), low.clone(), torch.empty_like(full), 0, skip)
+    return block.finish()
+
+
+def _with_list(state: ScoreState, positions: Tensor, full: Tensor, score: Tensor) -> ScoreState:
+    """The state with another list of the candidate's."""
+    k = state.candidate_keys.shape[1]
+    places = torch.nn.functional.pad(positions[:, :k], (0, max(0, k - positions.shape[1])), value=-1)
+    missing, places = places < 0, places.clamp_min(0)
+    keys = pack(score.gather(1, places), places).masked_fill(missing, EMPTY)
+    return replace(state, candidate_keys=keys, candidate_paired=full.gather(1, places))
+
+
+def _without(positions: Tensor, scores: Tensor | None, skip: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Lists without the position that does not count; what stood behind it moves up."""
+    gone = (positions == skip[:, None]) & (skip[:, None] >= 0)
+    order = gone.to(torch.int8).argsort(dim=1, stable=True)
+    return positions.masked_fill(gone, -1).gather(1, order), None if scores is None else scores.gather(1, order)

@@ -1,0 +1,166 @@
+"""What one pass over the items keeps of the scores, and how two passes become one."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quantdrift.base.errors import ScoreError
+from quantdrift.scoring.topk import EMPTY, PairedTopK, merge_top, pack, unpack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreState:
+    """The state that one pass keeps of the scores of `n_queries` queries against the items seen so far.
+
+    Attributes:
+        reference_keys: int64 [n_queries, k], the reference's top-K, best first, packed (score, position);
+            `topk.EMPTY` where fewer than k items were seen.
+        reference_paired: float32 [n_queries, k], the candidate's scores of those items.
+        candidate_keys: int64 [n_queries, k], the candidate's top-K, likewise.
+        candidate_paired: float32 [n_queries, k], the reference's scores of those items.
+        delta_min: float32 [n_queries], least candidate-minus-reference score over all items.
+        delta_max: float32 [n_queries], greatest candidate-minus-reference score over all items.
+        n_items: int64 [n_queries], how many items were scored.
+        told: how the candidate was stored and searched, for run.json; None where that is float32 and exactly.
+        notes: what a run should say of that.
+        exact: the same scores with the candidate's ranking by exhaustive search of the same codes; None where no index
+            was searched.
+        listed: whether the candidate's scores are known of the documents that it returned alone.
+        times: seconds that a query took, for run.json; None where no index was searched.
+    """
+
+    reference_keys: Tensor
+    reference_paired: Tensor
+    candidate_keys: Tensor
+    candidate_paired: Tensor
+    delta_min: Tensor
+    delta_max: Tensor
+    n_items: Tensor
+    told: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    exact: "ScoreState | None" = None
+    listed: bool = False
+    times: Mapping[str, float] | None = None
+
+    def reference_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """The reference's top-K as (positions, reference scores, candidate scores).
+
+        Positions are int64 with -1 for empty places, whose scores are NaN; all [n_queries, k].
+        """
+        return _as_top(self.reference_keys, self.reference_paired)
+
+    def exchanged(self) -> "ScoreState":
+        """The rankings with the arms exchanged; the extremes of delta stay as they are."""
+        return replace(
+            self,
+            reference_keys=self.candidate_keys,
+            reference_paired=self.candidate_paired,
+            candidate_keys=self.reference_keys,
+            candidate_paired=self.reference_paired,
+        )
+
+    def candidate_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """The candidate's top-K as (positions, reference scores, candidate scores)."""
+        positions, scores, paired = _as_top(self.candidate_keys, self.candidate_paired)
+        return positions, paired, scores
+
+
+def _as_top(keys: Tensor, paired: Tensor) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    scores, positions = unpack(keys)
+    empty = keys == EMPTY
+    return (
+        positions.masked_fill(empty, -1).cpu().numpy(),
+        scores.masked_fill(empty, math.nan).cpu().numpy(),
+        paired.masked_fill(empty, math.nan).cpu().numpy(),
+    )
+
+
+FIELDS = tuple(field.name for field in fields(ScoreState) if field.default is MISSING)
+"""Names of the arrays of a state, in order."""
+
+
+def merge(left: ScoreState, right: ScoreState) -> ScoreState:
+    """The state of the union of two disjoint item sets, for the same queries.
+
+    Commutative and associative, exactly (no rounding is involved).
+    """
+    if left.reference_keys.shape != right.reference_keys.shape:
+        raise ScoreError(
+            "states merge when both hold the same queries and the same k; got shapes "
+            f"{tuple(left.reference_keys.shape)} and {tuple(right.reference_keys.shape)}"
+        )
+    tops = [
+        merge_top(*(getattr(state, f"{arm}_{part}") for state in (left, right) for part in ("keys", "paired")))
+        for arm in ("reference", "candidate")
+    ]
+    low, high = torch.minimum(left.delta_min, right.delta_min), torch.maximum(left.delta_max, right.delta_max)
+    return state_of(*tops[0], *tops[1], low, high, left.n_items + right.n_items)
+
+
+def state_of(*values: Tensor) -> ScoreState:
+    """The state of these arrays, in the order of FIELDS."""
+    by_name: dict[str, Any] = dict(zip(FIELDS, values, strict=True))
+    return ScoreState(**by_name)
+
+
+def joined(states: Sequence[ScoreState]) -> ScoreState:
+    """The state of the queries of one state after another."""
+    return state_of(*(torch.cat([getattr(state, name) for state in states]) for name in FIELDS))
+
+
+def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
+    """Number the items of a state by `positions` [n_items], increasing, so that ties keep their order."""
+    index = torch.from_numpy(np.asarray(positions, dtype=np.int64)).to(state.reference_keys.device)
+    if int(index[0]) < 0 or bool((index.diff() <= 0).any()):
+        raise ScoreError("positions must be one increasing integer per item, from 0 up, so that ties keep order")
+
+    def moved(keys: Tensor) -> Tensor:
+        scores, local = unpack(keys)
+        there = pack(scores, index[local.clamp(0, len(index) - 1)])
+        return torch.where(keys == EMPTY, keys, there)
+
+    return replace(state, reference_keys=moved(state.reference_keys), candidate_keys=moved(state.candidate_keys))
+
+
+def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
+    """Replace the rows of the queries in `mask` by those of another state, which holds these queries alone."""
+    places = mask.nonzero()[:, 0]
+    return state_of(*(getattr(state, name).index_copy(0, places, getattr(rows, name)) for name in FIELDS))
+
+
+class Block:
+    """The running state of one block of queries."""
+
+    def __init__(self, n_queries: int, k: int, device: torch.device, bars: tuple[Tensor, Tensor] | None = None) -> None:
+        self.top = PairedTopK(n_queries, k, device, bars)
+        self.extremes = torch.tensor([[math.inf], [-math.inf]], device=device).repeat(1, n_queries)
+        self.n_items = torch.zeros(n_queries, dtype=torch.int64, device=device)
+
+    def add(self, reference: Tensor, candidate: Tensor, delta: Tensor, offset: int, skip: Tensor | None) -> None:
+        """Take one tile of scores in.
+
+        `skip`: int64 [n_queries], the column that does not count; a number outside of the tile where all do.
+        """
+        width = reference.shape[1]
+        self.n_items += width if skip is None else width - ((skip >= 0) & (skip < width)).long()
+        torch.sub(candidate, reference, out=delta)
+        low, high = delta, delta
+        if skip is not None and len(rows := ((skip >= 0) & (skip < width)).nonzero()[:, 0]):
+            columns = skip[rows]
+            low, high = (delta.index_put((rows, columns), delta.new_tensor(end)) for end in (math.inf, -math.inf))
+            reference[rows, columns] = candidate[rows, columns] = -math.inf
+        # NaN (inf - inf, from overflowing products) passes through and is caught at the end
+        self.extremes[0] = torch.minimum(self.extremes[0], low.amin(1))
+        self.extremes[1] = torch.maximum(self.extremes[1], high.amax(1))
+        self.top.add(reference, candidate, offset)
+
+    def finish(self) -> ScoreState:
+        """The state of everything taken in."""
+        low, high = self.extremes + 0.0  # no -0.0, whose order to 0.0 is nobody's
+        return state_of(*self.top.finish(), low, high, self.n_items)

@@ -1,0 +1,88 @@
+"""Embeddings as an index stores them: at float32, in halves, bytes or bits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quantdrift.kinds.precisions import BITS_OF, CODED
+from quantdrift.scoring.similarity import Similarity, prepare
+
+Vectors = NDArray[Any]
+
+HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+BYTES, BITS = CODED[:2], CODED[2:]
+_RANGED = 100
+"""Documents that ranges should come of at least, as sentence-transformers has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stored:
+    """The queries and documents of one arm, as they are stored and compared.
+
+    Attributes:
+        precision: one of HALVES or CODED; None for float32.
+        similarity: by which they are compared.
+        queries: float32 [n_queries, dim], what is multiplied: normalized where similarity is cosine; of bytes and bits
+            their codes, a bit as -1 or 1.
+        documents: float32 [n_docs, dim], likewise.
+        exact_queries: float32 [n_queries, dim], not coded: what documents are scored again with.
+        ranges: float32 [2, dim], least and greatest of each dimension, which bytes divide into 255 steps.
+        ids: of the documents, where an index that is there already needs them.
+    """
+
+    precision: str | None = None
+    similarity: Similarity
+    queries: Tensor
+    documents: Tensor
+    exact_queries: Tensor
+    ranges: Vectors | None = None
+    ids: Sequence[str] = ()
+
+    @classmethod
+    def plain(cls, queries: Any, documents: Any, similarity: Similarity) -> Self:
+        """Embeddings [n, dim] at float32; normalized where they are compared by cosine."""
+        left, right = (prepare(np.asarray(side), similarity, torch.device("cpu")) for side in (queries, documents))
+        return cls(similarity=similarity, queries=left, documents=right, exact_queries=left)
+
+    @property
+    def coded(self) -> bool:
+        """Whether scores are in units of their own."""
+        return self.precision in CODED
+
+    @property
+    def bits(self) -> int:
+        """Bits that a document takes."""
+        return int(self.documents.shape[1] * BITS_OF.get(self.precision or "", 32))
+
+    def rounded(self, scores: Tensor) -> Tensor:
+        """Scores as a product of this precision gives them: of halves, halves, which tie more often."""
+        half = HALVES.get(self.precision or "")
+        return scores if half is None else scores.to(half).to(torch.float32)
+
+    def decoded(self) -> Tensor:
+        """Documents as they are scored again by: bytes back in the units of embeddings, bits as 0 and 1."""
+        if self.precision in BYTES:
+            assert self.ranges is not None  # bytes were made with them
+            steps = _steps(self.ranges)
+            lowest = 128.0 if self.precision == "int8" else 0.0
+            return (
+                (self.documents.double() + lowest) * torch.from_numpy(steps) + torch.from_numpy(self.ranges[0])
+            ).float()
+        return (self.documents > 0).float() if self.precision in BITS else self.documents
+
+
+def _steps(ranges: Vectors) -> Vectors:
+    steps = (ranges[1] - ranges[0]) / 255
+    return np.where(steps == 0, 1, steps).astype(np.float64)
+
+
+def on_ranges(stored: Stored, n_docs: int) -> tuple[str, ...]:
+    """The note on bytes whose ranges come of few documents: on more, numbers beyond a range are cut."""
+    if stored.ranges is None or n_docs >= _RANGED:
+        return ()
+    return (f"+emb={stored.precision} takes its ranges from {n_docs:,} documents; expected {_RANGED} or more",)

@@ -1,0 +1,282 @@
+"""How far every gap moves when a layer is rounded: to first order by gradients, or by rounding it."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.candidate.calibration.in_order import put_in_place
+from quantdrift.candidate.calibration.inputs import computing_by, plain_products
+from quantdrift.measuring.problem import GapProblem, Setting
+from quantdrift.models.inputs import Vectors
+from quantdrift.models.layers import LinearLayer
+from quantdrift.models.weights import saved_weights
+
+_ROOM = 7 * 2**28
+"""Bytes for weights and the changes of them; a change that does not fit is made again each time it is needed."""
+_TOLERANCE = 1e-2
+"""Tolerance of an output that is found again, relative to its length: bfloat16 is off by up to 0.4 %."""
+_INSTEAD = "use the criterion gap_exact, which needs no gradients"
+
+
+def rounding_error(layer: LinearLayer, bits: int, group_size: int | None) -> Tensor:
+    """The change W - Q(W) that rounding to nearest makes to a layer, float32 [out_features, in_features]."""
+    weight = layer.weight
+    quantized = quantize_rtn(weight, bits=bits, group_size=group_size)
+    return weight.float() - quantized.dequantize(weight.dtype).float()
+
+
+@contextmanager
+def rounded(layers: Sequence[LinearLayer], widths: Sequence[int], group_size: int | None) -> Iterator[None]:
+    """Inside, the layers are rounded to these widths, 16 leaving one alone; afterwards as before, bit for bit."""
+    with saved_weights(layers):
+        for layer, bits in zip(layers, widths, strict=True):
+            if bits <= 8:  # noqa: PLR2004 -- the widest that is rounded to
+                put_in_place(layer, quantize_rtn(layer.weight, bits=bits, group_size=group_size))
+        yield
+
+
+# --- to first order -------------------------------------------------------------------------------
+
+
+def gap_losses(setting: Setting) -> NDArray[np.float64]:
+    """The criterion `gap`: mean square of the shift that one layer makes in a gap, to first order.
+
+    loss[l, b] = mean over inputs of c(b)^2, less the same at the widest width, with c from `contributions`. Shifts of
+    different layers are nearly independent, so their mean squares add up to that of the whole model's shift, which is
+    what carries a gap across zero; medians do not.
+
+    Source: the paper's gap sensitivity (section 5.1), with another average and all layers at once.
+    """
+    return mean_square_losses(contributions(setting))
+
+
+def mean_square_losses(shifts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Losses [n_layers, n_widths] of shifts [n_inputs, n_contenders, n_layers, n_widths], nan without a contender."""
+    squares = np.nanmean(shifts**2, axis=(0, 1))
+    # a wider width that happens to lie worse could hold the narrower one's codes
+    falling: NDArray[np.float64] = np.minimum.accumulate(squares, axis=1)
+    return falling - falling[:, -1:]
+
+
+def contributions(setting: Setting) -> NDArray[np.float64]:
+    """The shift of each gap when one layer is rounded to nearest, to first order, with its sign.
+
+    c = sum over the gap's rows of <d gap / d W, Q(W) - W>, one row after another: so a gradient by a weight is of one
+    row alone, whatever the model does between the rows of a batch. Contributions of layers add up, as far as the
+    model is linear in the change.
+    """
+    name = f"contributions-{'-'.join(map(str, setting.widths))}"
+    return setting.kept.get(name, lambda: _contributions(setting))
+
+
+def _contributions(setting: Setting) -> NDArray[np.float64]:
+    problem = setting.gaps
+    total = np.zeros((*problem.valid.shape, len(setting.layers), len(setting.widths)))
+    with plain_products(setting.modules), _weight_gradients(setting) as backward:
+        seeds = seeds_of(problem)
+        with setting.progress.stage("gap of every layer, one backward pass", len(seeds)) as tell:
+            for row, of_row in seeds.items():
+                outputs = with_graph(setting.modules, partial(problem.encode, np.array([row])))
+                for vector, gaps in of_row.values():
+                    change = backward(outputs, vector)
+                    for of_input, contender in gaps:
+                        total[of_input, contender] += change
+                tell(1)
+    total[~problem.valid] = np.nan
+    return total
+
+
+_Seeds = dict[int, dict[bytes, tuple[Tensor, list[tuple[int, int]]]]]
+
+
+def seeds_of(problem: GapProblem) -> _Seeds:
+    """Row to the gradients by its output, each once, and the gaps (input, contender) that it is of.
+
+    The first document of a query has to do with the gaps to all contenders, with the same gradient in all of them:
+    what is the same goes back through the model once.
+    """
+    outputs = problem.reference_outputs()
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = torch.from_numpy(outputs[np.maximum(problem.rows, 0)]).double().requires_grad_()
+        wanted = problem.gap(leaves)[torch.from_numpy(problem.valid)].sum()
+    gradients = torch.autograd.grad(wanted, leaves)[0].float()
+    seeds: _Seeds = defaultdict(dict)
+    for of_input, contender in np.argwhere(problem.valid).tolist():
+        for role, row in enumerate(problem.rows[of_input, contender].tolist()):
+            vector = gradients[of_input, contender, role]
+            _, gaps = seeds[row].setdefault(vector.numpy().tobytes(), (vector, []))
+            gaps.append((of_input, contender))
+    return seeds
+
+
+@contextmanager
+def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], NDArray[np.float64]]]:
+    """Inside, weights alone ask for gradients, and one function passes one back.
+
+    It takes outputs [1, dim] and the gradient by them [dim], and gives <gradient by the weight, change> of every
+    layer and width, float64 [n_layers, n_widths]. A weight's own gradient is gone as soon as that is computed, so
+    there is room for one of them.
+    """
+    kept: dict[int, Tensor] = {}
+    products = np.zeros((len(setting.layers), len(setting.widths)))
+    numbers: dict[Tensor, list[int]] = defaultdict(list)
+    room = _ROOM - sum(layer.weight.nbytes for layer in setting.layers)
+    for number, layer in enumerate(setting.layers):
+        for parameter in dict.fromkeys([layer.parameter, *(module.weight for module in layer.modules)]):
+            numbers[parameter].append(number)  # type: ignore[index]  # a linear module's weight is a tensor
+
+    def changes(number: int) -> Tensor:
+        """Return what rounding adds to a layer's weight, float32 [n_widths, out_features * in_features]."""
+        if number in kept:
+            return kept[number]
+        errors = [rounding_error(setting.layers[number], bits, setting.group_size) for bits in setting.widths]
+        made = -torch.stack(errors).flatten(1)
+        if sum(change.nbytes for change in kept.values()) + made.nbytes <= room:
+            kept[number] = made
+        return made
+
+    def arrived(parameter: Tensor) -> None:
+        for number in numbers[parameter]:
+            layer, gradient = setting.layers[number], parameter.grad
+            assert gradient is not None  # it has just arrived
+            gradient = gradient if layer.expert is None else gradient[layer.expert]
+            gradient = gradient.t() if layer.transposed else gradient
+            products[number] += (changes(number) @ gradient.flatten().float()).double().cpu().numpy()
+        parameter.grad = None
+
+    def backward(outputs: Tensor, vector: Tensor) -> NDArray[np.float64]:
+        products[:] = 0.0
+        torch.autograd.backward(outputs, vector[None].to(outputs), retain_graph=True, inputs=list(numbers))
+        return products
+
+    with asking_gradients(setting.modules, numbers), ExitStack() as stack:
+        for weight in numbers:
+            hook = weight.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # in torch
+            stack.callback(hook.remove)
+        yield backward
+
+
+@contextmanager
+def asking_gradients(modules: Sequence[nn.Module], wanted: Collection[Tensor]) -> Iterator[None]:
+    """Inside, these parameters of the modules ask for gradients, and have none yet; afterwards all is as before."""
+    with ExitStack() as stack:
+        for parameter in (parameter for module in modules for parameter in module.parameters()):
+            stack.callback(setattr, parameter, "grad", parameter.grad)
+            stack.callback(parameter.requires_grad_, parameter.requires_grad)
+            parameter.requires_grad_(parameter in wanted)
+            parameter.grad = None
+        yield
+
+
+def with_graph(
+    modules: Sequence[nn.Module], encode: Callable[[], Vectors], *, what: str = "its gap", instead: str = _INSTEAD
+) -> Tensor:
+    """What `encode` returns of rows in one call of the model, [n, dim], with the graph behind it."""
+    calls: list[list[Tensor]] = []
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(_traced(module, calls))
+        wanted = torch.from_numpy(np.array(encode(), dtype=np.float32))
+    if len(calls) != 1:
+        raise UnsupportedError(
+            f"expected one call of the model per input, got {len(calls)}: {what} has no gradient that could be "
+            f"taken; {instead}"
+        )
+    with torch.inference_mode(False), torch.enable_grad():
+        for tensor in reversed(calls[0]):
+            if tensor.dim() != 2 or len(tensor) != len(wanted) or not tensor.requires_grad:  # noqa: PLR2004 -- rows
+                continue
+            as_it_is = tensor[:, : wanted.shape[1]]
+            # a vector of unit length changes otherwise than the one that it is made of: never along itself
+            for outputs in (as_it_is, normalize(as_it_is, dim=1)):
+                values = outputs.detach().float().cpu()
+                if values.shape != wanted.shape:
+                    continue
+                # a harness puts rows in an order of its own
+                order = torch.cdist(wanted, values, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=1)
+                if (values[order] - wanted).norm() <= _TOLERANCE * wanted.norm():
+                    return outputs[order.to(outputs.device)]
+    raise UnsupportedError(
+        f"what was returned, of {wanted.shape[1]} numbers, is not among the outputs of {type(modules[0]).__name__}: "
+        f"something is computed after the model; {instead}"
+    )
+
+
+@contextmanager
+def _traced(module: nn.Module, calls: list[list[Tensor]]) -> Iterator[None]:
+    """Inside, calls of the module make a graph, also those that go past its hooks, and what comes out is noted."""
+    forward = module.forward
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        calls.append(put_out := [])
+
+        def detached(tensor: Tensor) -> Tensor:
+            put_out.append(tensor)
+            return tensor.detach()
+
+        with torch.inference_mode(False), torch.enable_grad():
+            # an inference tensor has no gradients, a copy of it has
+            return _mapped(forward(*_mapped(args, torch.clone), **_mapped(kwargs, torch.clone)), detached)
+
+    with computing_by(module, traced):
+        yield
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Copy containers, with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        parts = {key: _mapped(part, change) for key, part in value.items()}
+        kind: Any = type(value)
+        # transformers' outputs take keywords; a dict and its BatchEncoding, a mapping
+        return kind(**parts) if hasattr(value, "to_tuple") else kind(parts)
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(part, change) for part in value)
+    return value
+
+
+# --- by rounding one layer at a time --------------------------------------------------------------
+
+
+def gap_exact_losses(setting: Setting) -> NDArray[np.float64]:
+    """The criterion `gap_exact`: median shift of the gap to the runner-up, s_l(b) = median |gap_l - gap|.
+
+    loss[l, b] = min over b' <= b of s_l(b'), and 0 at the widest b: losses must fall, and where a finer grid happens
+    to lie worse, the wider format can hold the coarser one.
+    """
+    has_one = setting.gaps.valid[:, 0]
+    medians = np.median(np.abs(exact_shifts(setting)[:, :, has_one, 0]), axis=2)
+    return np.pad(np.minimum.accumulate(medians, axis=1), ((0, 0), (0, 1)))
+
+
+def exact_shifts(setting: Setting) -> NDArray[np.float64]:
+    """The shift of each gap when one layer is rounded to nearest.
+
+    float64 [n_layers, n_widths - 1, n_inputs, n_contenders], gap with the layer rounded - gap of the reference, between
+    the same two items.
+    """
+    return setting.kept.get(f"gap_exact-{'-'.join(map(str, setting.widths))}", lambda: _exact_shifts(setting))
+
+
+def _exact_shifts(setting: Setting) -> NDArray[np.float64]:
+    problem, shape = setting.gaps, (len(setting.layers), len(setting.widths) - 1)
+    shifts = np.zeros((*shape, *problem.valid.shape))
+    with torch.no_grad(), setting.progress.stage("quantizing layers one at a time", math.prod(shape)) as tell:
+        reference = problem.gaps(problem.outputs())
+        for layer, width in np.ndindex(shape):
+            with rounded([setting.layers[layer]], [setting.widths[width]], setting.group_size):
+                shifts[layer, width] = problem.gaps(problem.outputs()) - reference
+            tell(1)
+    return shifts

@@ -1,0 +1,100 @@
+"""What keeps a stored candidate from being taken for another: its files and its settings."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertModel
+
+from quantdrift.base.errors import RunError, UnsupportedError
+from quantdrift.evidence import perturbation
+from quantdrift.models.store import EmbeddingStore
+from quantdrift.runs.folder import Run
+from support.candidate_samples import bert, candidate, save, tiny
+from support.versus_samples import change, run_two
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reference") / "tiny"
+    tiny().save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def copy(reference: Path, to: Path, **settings: Any) -> Path:
+    shutil.copytree(reference, to)
+    change(to / "config.json", **settings)
+    return to
+
+
+def saved(out: Path) -> Path:
+    save(candidate("W3-g64"), out)
+    return out
+
+
+def fingerprint(run: Run) -> str:
+    return str(run.record["model"]["candidate"]["fingerprint"])
+
+
+def test_the_same_weights_with_other_settings_are_another_candidate(reference: Path, tmp_path: Path) -> None:
+    store = EmbeddingStore(tmp_path / "cache")
+    odd = copy(reference, tmp_path / "odd", hidden_act="relu", layer_norm_eps=1e-2)
+    same = copy(reference, tmp_path / "same", use_cache=False, initializer_range=0.5)
+    first = run_two(reference, odd, tmp_path / "a", store=store)
+    second = run_two(reference, same, tmp_path / "b", store=store)
+    assert perturbation.epsilon(first.evidence()).min() > 1e-4
+    assert not perturbation.epsilon(second.evidence()).any()  # not those of the first
+    assert fingerprint(first) != fingerprint(second)
+
+
+def test_full_precision_weights_put_into_a_saved_candidate_are_refused(reference: Path, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "w3")
+    shutil.copy(reference / "model.safetensors", folder / "model.safetensors")
+    with pytest.raises(RunError, match=r"model\.safetensors is not what scheme\.json was written"):
+        run_two(reference, folder, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"architectures": ["BertForSequenceClassification"]}, "is a BertForSequenceClassification, not an embedding"),
+        ({"quantization_config": {"quant_method": "hqq"}}, r"\(hqq\), but no packed linear layer"),
+        ({"model_type": "nosuch"}, "format none.* cannot be loaded"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    reference: Path, tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=said) as caught:
+        run_two(reference, copy(reference, tmp_path / "other", **settings), tmp_path / "run")
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_method_that_transformers_skips_is_refused(reference: Path, tmp_path: Path) -> None:
+    """Of modelopt's layout it would take the codes for the weights, and log a line."""
+    method = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    folder = copy(reference, tmp_path / "fp8", quantization_config=method)
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("dense.weight")]:
+        scale = tensors[name].abs().max() / 448
+        tensors |= {name: (tensors[name] / scale).to(torch.float8_e4m3fn), f"{name}_scale": scale}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UnsupportedError, match=r"is quantized by modelopt, which transformers .* does not read"):
+        run_two(reference, folder, tmp_path / "run")
+
+
+def test_two_models_have_to_fit(reference: Path, tmp_path: Path) -> None:
+    quantized = copy(reference, tmp_path / "gptq", quantization_config={"quant_method": "gptq"})
+    with pytest.raises(UnsupportedError, match=r"is quantized already \(its config.json says gptq\)"):
+        run_two(quantized, reference, tmp_path / "run")
+    dot = copy(reference, tmp_path / "dot")
+    (dot / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
+    with pytest.raises(UnsupportedError, match=r"compares embeddings by 'dot', .* by 'cosine'"):
+        run_two(reference, dot, tmp_path / "run")
+    BertModel(bert(hidden_size=32, num_attention_heads=2, intermediate_size=64)).save_pretrained(tmp_path / "small")
+    with pytest.raises(UnsupportedError, match=r"no modules\.json.* do not fit: .*'hidden_size': 32"):
+        run_two(reference, tmp_path / "small", tmp_path / "run")

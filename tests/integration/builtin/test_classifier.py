@@ -1,0 +1,170 @@
+"""Classifiers of transformers and sentence-transformers: their logits, and their heads."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from sentence_transformers import CrossEncoder
+
+from quantdrift.asking.opening import before_head
+from quantdrift.base.errors import ScoreError, UnsupportedError
+from quantdrift.builtin.classifier.work import load_classifier
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.models.files.kinds import is_classifier
+from quantdrift.models.files.named import ModelSource, resolve
+from quantdrift.models.heads import find_head
+from quantdrift.models.layers import find_linears
+from quantdrift.spec.grammar import Spec, parse_scheme
+from support.classifier_samples import (
+    CPU,
+    IMAGE_MODELS,
+    LABELS,
+    OTHER_MODELS,
+    POSITIONS,
+    TEXT_MODELS,
+    close,
+    common,
+    images,
+    loaded,
+    saved,
+    tokenizer,
+)
+
+TEXTS = ("the court ruled", "goal", "a painter of the museum of the red match scored a goal")
+
+
+def of_pipeline(task: str, source: ModelSource, inputs: Any, **settings: Any) -> list[list[float]]:
+    """Logits as transformers' own pipeline gives them, one input at a time, by position."""
+    run: Any = hf.pipeline(task, model=source.location, device=CPU, **settings)
+    logits = [run(item, top_k=len(LABELS), function_to_apply="none") for item in inputs]
+    return [
+        [{entry["label"]: entry["score"] for entry in answer}[label] for label in LABELS.values()] for answer in logits
+    ]
+
+
+@pytest.mark.parametrize("name", TEXT_MODELS)
+def test_logits_of_texts_are_those_of_transformers_own_pipeline(name: str, tmp_path: Path) -> None:
+    classifier = loaded(tmp_path, name)
+    assert (classifier.takes, classifier.classes) == ("text", ("sport", "law", "art"))
+    logits = classifier.encode(TEXTS, "input", 1)
+    assert (logits.dtype, logits.shape) == (np.float32, (3, 3))
+    source = classifier.source
+    assert source is not None
+    assert close(logits, of_pipeline("text-classification", source, TEXTS))
+    assert np.ptp(logits, axis=0).min() > 0.01  # and differ from text to text
+    for batch_size in (2, 3, 10):
+        assert close(classifier.encode(TEXTS, "input", batch_size), logits)
+    assert classifier.encode([], "input", 2).shape == (0, 3)
+
+
+@pytest.mark.parametrize("name", IMAGE_MODELS)
+def test_logits_of_images_are_those_of_transformers_own_pipeline(name: str, tmp_path: Path) -> None:
+    from PIL import Image  # noqa: PLC0415 -- an optional package
+
+    classifier = loaded(tmp_path, name)
+    assert (classifier.takes, classifier.classes) == ("image", ("sport", "law", "art"))
+    arrays = images()
+    pictures = [Image.fromarray(array) for array in arrays]
+    logits = classifier.encode(arrays, "input", 1)
+    assert classifier.source is not None
+    assert close(logits, of_pipeline("image-classification", classifier.source, pictures))
+    assert logits.shape == (3, 3)
+    assert np.ptp(logits, axis=0).min() > 1e-4
+    assert close(classifier.encode(arrays, "input", 2), logits)
+    assert np.array_equal(classifier.encode(pictures, "input", 1), logits)
+
+
+@pytest.mark.parametrize("name", [*TEXT_MODELS, *IMAGE_MODELS, *OTHER_MODELS])
+def test_the_head_of_every_model_is_found_and_left_out(name: str) -> None:
+    build, layers = (TEXT_MODELS | IMAGE_MODELS | OTHER_MODELS)[name]
+    model = build()
+    assert find_head([model])
+    everything = [layer.name for layer in find_linears([model])]
+    others = [layer for layer in everything if layer not in layers]
+    if not others:
+        with pytest.raises(UnsupportedError, match="0 are left to quantize"):
+            QuantizedPair([model], parse_scheme("W4"))
+        return
+    pair = QuantizedPair([model], parse_scheme("W4"))
+    assert [layer.name for layer in pair.layers] == others
+    assert pair.describe()["layers_left_out"] == dict.fromkeys(layers, "classification head")
+    whole = QuantizedPair([model], parse_scheme("W4+head=none"))
+    assert [layer.name for layer in whole.layers] == everything
+
+
+def test_what_goes_into_a_head_times_the_head_is_the_logits(tmp_path: Path) -> None:
+    classifier = loaded(tmp_path, "bert")
+    head: Any = classifier.module.get_submodule("classifier")
+    before = replace(classifier, before=("classifier", head))
+    vectors = torch.from_numpy(before.encode(TEXTS, "input", 2))
+    assert close(head(vectors).detach(), classifier.encode(TEXTS, "input", 2))
+    assert before.key("input") != classifier.key("input")
+    sees_tokens = replace(
+        classifier, before=("dense", classifier.module.get_submodule("bert.encoder.layer.0.output.dense"))
+    )
+    with pytest.raises(ScoreError, match="has no vector to search by"):
+        sees_tokens.encode(TEXTS, "input", 2)
+
+
+def test_a_head_of_two_layers_reads_what_goes_into_its_first(tmp_path: Path) -> None:
+    """Of RoBERTa the first token, as transformers gives it."""
+    classifier = loaded(tmp_path, "roberta")
+    spec = Spec(model="roberta", scheme=parse_scheme("W3"))
+    before, head = before_head(spec.model, classifier, QuantizedPair([classifier.module], spec.scheme))
+    module: Any = classifier.module
+    with torch.no_grad():
+        first = module.roberta(**classifier.prepare(list(TEXTS))).last_hidden_state[:, 0]
+    vectors = before.encode(TEXTS, "input", len(TEXTS))
+    assert close(vectors, first)
+    assert close(head.logits(vectors), classifier.encode(TEXTS, "input", len(TEXTS)))
+    assert close(head.graph(torch.from_numpy(vectors)).detach(), head.logits(vectors))
+
+
+def test_texts_beyond_the_limit_are_cut(tmp_path: Path) -> None:
+    """RoBERTa counts positions from behind the padding's: of 24 it can use 23."""
+    for name, limit in (("bert", POSITIONS), ("roberta", POSITIONS - 1)):
+        classifier = loaded(tmp_path / name, name)
+        words = ("goal match " * POSITIONS).split()
+        longest, longer = (" ".join(words[:n]) for n in (limit - 2, limit + 5))
+        shorter = " ".join(words[: limit - 3])
+        logits = classifier.encode([longest, longer, shorter], "input", 1)
+        assert np.array_equal(logits[0], logits[1])
+        assert not np.array_equal(logits[0], logits[2])
+        assert f"at most {limit} tokens" in classifier.description
+
+
+def test_a_cross_encoder_keeps_its_head_and_is_refused_as_a_classifier(tmp_path: Path) -> None:
+    config = hf.BertConfig(**common(id2label={0: "relevant"}))
+    saved(tmp_path / "plain", lambda: hf.BertForSequenceClassification(config), tokenizer())
+    model = CrossEncoder(str(tmp_path / "plain"), device="cpu")
+    pair = QuantizedPair([model], parse_scheme("W4"))
+    (name,) = pair.left_out
+    assert name.endswith("model.classifier")
+    assert len(pair.layers) == 2 * 6 + 1  # two blocks and the pooler
+    model.save_pretrained(str(tmp_path / "cross"))
+    for folder in ("plain", "cross"):
+        source = resolve(str(tmp_path / folder))
+        assert is_classifier(source)
+        with pytest.raises(UnsupportedError, match=r"nothing to rank.*quantdrift run --s"):
+            load_classifier(source, device=CPU)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"architectures": ["WhisperForAudioClassification"]}, "no classifier of texts or images"),
+        ({"architectures": ["BertForSequenceClassification"], "model_type": "none"}, "loaded from"),
+        ("{", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_in_one_line(content: Any, said: str, tmp_path: Path) -> None:
+    text = content if isinstance(content, str) else json.dumps(content)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UnsupportedError, match=said) as caught:
+        load_classifier(resolve(str(tmp_path)), device=CPU)
+    assert "\n" not in str(caught.value)

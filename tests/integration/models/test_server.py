@@ -1,0 +1,185 @@
+"""Servers that are slow, full, down, out of order or not what they were, and runs that go on."""
+
+import gzip
+import socket
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+
+from quantdrift.base.errors import QuantDriftError, ServerError
+from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.evidence import perturbation
+from quantdrift.models import store as embeddings
+from quantdrift.models.server_client import EndpointClient, Key, RetryPolicy
+from quantdrift.runs.folder import Run
+from quantdrift.spec.grammar import read_endpoint
+from support.embedding_server import Request, Server, of_letters, of_odd_letters, serving
+from support.endpoint_samples import ASKED, run_servers, sentences
+
+KNOWN = 3
+"""Requests that tell which model it is."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving(one=of_letters, two=of_odd_letters) as outcome:
+        yield outcome
+
+
+def measured(server: Server, out: Path, **options: Any) -> Run:
+    return run_servers(server.name("one"), server.name("two"), out, **options)
+
+
+def refused(server: Server, out: Path, **options: Any) -> str:
+    with pytest.raises(QuantDriftError) as caught:
+        measured(server, out, **options)
+    assert not out.exists()
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    return message
+
+
+def status(code: int, **headers: str) -> Callable[[Request], None]:
+    return lambda request: request.reply(code, {"error": {"message": "busy"}}, **headers)
+
+
+def hang_up(request: Request) -> None:
+    request.connection.shutdown(socket.SHUT_RDWR)
+
+
+def cut_short(request: Request) -> None:
+    request.wfile.write(b'HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{"data": [')
+    hang_up(request)
+
+
+def endless(head: bytes, part: bytes, pause: float = 0.0) -> Callable[[Request], None]:
+    """Sends a head, and then a part again and again for as long as anybody listens."""
+
+    def answer(request: Request) -> None:
+        request.wfile.write(b"HTTP/1.1 " + head)
+        while True:
+            request.wfile.write(part)
+            time.sleep(pause)
+
+    return answer
+
+
+def chunk(content: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(content), content)
+
+
+CHUNKED = b"\r\ntransfer-encoding: chunked\r\n\r\n"
+KEY = Key(value="sk-proj-Zk3_9dQwX7vLr2TbYh5NcMa8", variable="V")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (endless(b"200 OK\r\ncontent-length: 1000000\r\n\r\n", b" ", 0.02), "gave no answer within 0.2 s (8 attempts)"),
+        (endless(b"200 OK\r\nx-long: ", b"a", 0.02), "gave no answer within 0.2 s (8 attempts)"),
+        (endless(b"200 OK" + CHUNKED, chunk(b" " * 9999)), "the answer is larger than 1,000,000 bytes"),
+        (endless(b"418 No" + CHUNKED, chunk(b"no, no " * 999)), "answered HTTP 418 (no, no no"),
+        (lambda r: r.reply(200, gzip.compress(bytes(9**8)), content_encoding="gzip"), "packs its answer"),
+        (lambda r: r.reply(200, b"[" * 10**5), "got [[[["),
+        (endless(b"200 OK\r\nx: ", b"a" * 10**6), "broke off: "),
+    ],
+)
+def test_a_hostile_server_costs_little_time_and_memory(
+    server: Server, answer: Callable[[Request], None], message: str
+) -> None:
+    server.always = answer
+    retry_policy = RetryPolicy(sleep=lambda _seconds: None, timeout=0.2 if "0.2 s" in message else 60)
+    client = EndpointClient(read_endpoint(server.name("one")), key=KEY, retry_policy=retry_policy)
+    began = time.perf_counter()
+    tracemalloc.start()
+    try:
+        with pytest.raises(ServerError) as caught:
+            client.embed(["a"])
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 600
+    assert time.perf_counter() - began < 30
+    assert most < 200_000_000
+
+
+def test_what_goes_wrong_for_a_while_leaves_no_trace(server: Server, tmp_path: Path) -> None:
+    wanted = measured(server, tmp_path / "a").evidence()
+    lines: list[str] = []
+    server.answer(*[None] * 2 * KNOWN, status(429, retry_after="30"), status(500), status(500))
+    server.answer(None, hang_up, cut_short, None, None, status(503))
+    server.forget()
+    outcome = measured(server, tmp_path / "b", batch_size=2, say=lines.append, concurrency=1)
+    np.testing.assert_array_equal(perturbation.epsilon(outcome.evidence()), perturbation.epsilon(wanted))
+    assert len(server.asked) == 2 * KNOWN + 2 * (2 + 4) + 6
+    assert len(lines) == 1
+    assert lines[0].endswith("next try in 30 s")
+
+
+def test_the_input_that_a_server_refuses_is_named(server: Server, tmp_path: Path) -> None:
+    def no_trains(request: Request) -> None:
+        if any("Trains" in text for text in request.body["input"]):
+            request.reply(400, {"error": {"message": "maximum context length is 5 tokens"}})
+        else:
+            request.embed()
+
+    server.always = no_trains
+    outcome = refused(server, tmp_path / "run")
+    assert "document 'd6' (46 characters: 'Trains to the coast depart from" in outcome
+    assert "the server answered HTTP 400" in outcome
+
+
+def test_a_key_is_sent_and_left_nowhere(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
+    measured(server, tmp_path / "a")
+    assert not any("authorization" in headers for headers in server.headers)
+    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    server.forget()
+    outcome = measured(server, tmp_path / "b", cache=tmp_path / "cache")
+    assert {headers["authorization"] for headers in server.headers} == {"Bearer s3cret"}
+    for file in [*outcome.path.rglob("*"), *(tmp_path / "cache").rglob("*")]:
+        assert file.is_dir() or b"s3cret" not in file.read_bytes()
+    server.always = status(401)
+    assert "refuses the key in OPENAI_API_KEY (HTTP 401)" in refused(server, tmp_path / "c")
+
+
+def test_a_run_that_was_interrupted_goes_on_where_it_was(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def stage(name: str, _total: int) -> Iterator[Callable[[int], None]]:
+        done: list[int] = []
+
+        def tell(steps: int) -> None:
+            done.append(steps)
+            if name == "candidate: document embeddings" and sum(done) >= 64:
+                raise KeyboardInterrupt
+
+        yield tell
+
+    monkeypatch.setattr("quantdrift.measuring.flow.CHUNK_ELSEWHERE", 32)
+    data, cache = RetrievalDataset.of(ASKED, sentences(100)), tmp_path / "cache"
+    with pytest.raises(KeyboardInterrupt):
+        measured(server, tmp_path / "run", dataset=data, cache=cache, progress=SimpleNamespace(stage=stage))
+    assert not (tmp_path / "run").exists()
+    server.forget()
+    # the number of inputs in a request is no reason to ask again
+    outcome = measured(server, tmp_path / "run", dataset=data, cache=cache, batch_size=5)
+    texts = [text for text in server.texts() if text in set(data.documents)]
+    assert len(texts) == len(set(texts)) == 100 - 64
+    assert not set(data.queries) & set(server.texts())
+    fresh = measured(server, tmp_path / "fresh", dataset=data)
+    np.testing.assert_array_equal(perturbation.epsilon(outcome.evidence()), perturbation.epsilon(fresh.evidence()))
+    assert embeddings.CHUNK_ELSEWHERE < embeddings.CHUNK

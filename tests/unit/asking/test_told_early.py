@@ -1,0 +1,101 @@
+"""What is told before anything is loaded, and what no file of weights may hold."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+
+import torch
+
+from quantdrift.api import drift
+from quantdrift.base.errors import MissingExtraError, QuantDriftError, RunError, SpecError, UnsupportedError
+from quantdrift.base.records import check_writable
+from quantdrift.builtin.index import refuse_index
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.candidate.refusals import check_pair, refuse_uncalibrated
+from quantdrift.harness import weights_of
+from quantdrift.models.files.model_files import holds_weights
+from quantdrift.models.heads import refuse_broken
+from quantdrift.runs.folder import find_runs
+from quantdrift.spec.grammar import Versus, parse, parse_scheme
+from support.candidate_samples import candidate, rich, save
+from support.versus_samples import DATASET
+
+
+@pytest.mark.parametrize("name", ["HNSW32", "IVF64,PQ16", "OPQ16_64,IVF256,PQ16", "SQ8", "usearch32", "RaBitQ"])
+def test_an_index_that_can_be_made_passes(name: str) -> None:
+    pytest.importorskip("faiss")
+    refuse_index(name)
+
+
+def test_an_index_that_nobody_knows_is_told_with_what_is_near() -> None:
+    pytest.importorskip("faiss")
+    with pytest.raises(UnsupportedError, match=r"\+index=HSNW is no index .* did you mean HNSW32\?"):
+        check_pair(parse("minilm@fp+index=HSNW"), DATASET)
+
+
+def test_a_library_that_quantizes_and_is_missing_is_told_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quantdrift.base.extras.find_spec", lambda module: None)
+    for scheme, package in (("W4-awq", "gptqmodel"), ("W4-awq+backend=autoawq", "autoawq"), ("W4-hqq", "hqq")):
+        with pytest.raises(MissingExtraError, match=f"needs the package '{package}'"):
+            check_pair(parse(f"minilm@{scheme}"), DATASET)
+
+
+def test_a_folder_without_a_model_is_told_before_the_reference_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="is not a model folder"):
+        check_pair(Versus(reference="minilm", candidate=str(tmp_path)), DATASET)
+
+
+def test_what_is_calibrated_needs_data() -> None:
+    with pytest.raises(UnsupportedError, match="gptq is calibrated on documents, and none were given"):
+        refuse_uncalibrated(parse("minilm@W4-gptq"), has_data=False)
+    refuse_uncalibrated(parse("minilm@W4"), has_data=False)
+
+
+@pytest.mark.parametrize(("words", "meant"), [("int8", r"W8 \(weights\) or fp\+emb=int8"), ("4bit", r"W4 \(weights\)")])
+def test_the_words_of_other_tools_are_understood(words: str, meant: str) -> None:
+    with pytest.raises(SpecError, match=f"did you mean {meant}"):
+        parse_scheme(words)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers_are_refused_by_name(value: float) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8))
+    refuse_broken([module], "model")
+    for parameter, path in ((module[0].weight, "0.weight"), (module[1].bias, "1.bias")):
+        before = parameter.detach().clone()
+        parameter.data.view(-1)[3] = value
+        with pytest.raises(UnsupportedError, match=rf"{path} of model holds NaN or infinity"):
+            QuantizedPair(module, "W4-rtn")
+        parameter.data.copy_(before)
+
+
+def test_a_model_in_memory_that_is_quantized_already_is_refused_as_on_the_command_line(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- after importorskip
+
+    save(candidate("W4-g64", rich), tmp_path / "mine")
+    model = SentenceTransformer(str(tmp_path / "mine"), device="cpu")
+    for wrapped in (model, SimpleNamespace(q_model=model, doc_model=model)):
+        with pytest.raises(UnsupportedError, match=r"is quantized already \(a candidate saved by quantdrift"):
+            weights_of(wrapped, parse_scheme("W4-rtn"), "mine")
+    with pytest.raises(UnsupportedError, match="is quantized already"):
+        drift(model, "W4-rtn", DATASET)
+
+
+def test_data_of_a_graph_are_no_weights_of_torch(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").touch()
+    (tmp_path / "weights.bin").touch()
+    assert not holds_weights(tmp_path)
+    (tmp_path / "pytorch_model.bin").touch()
+    assert holds_weights(tmp_path)
+
+
+def test_places_that_are_none_are_told() -> None:
+    with pytest.raises(RunError, match="no place for a file"):
+        check_writable(Path("/"), what="the check")
+    with pytest.raises((QuantDriftError, OSError)):
+        find_runs([Path("x" * 5000)])
