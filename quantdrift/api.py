@@ -24,12 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift import __version__
+from quantdrift.asking.ask import Ask
+from quantdrift.asking.ensure import ensure
 from quantdrift.base.errors import DataError, ScoreError, SpecError, UnsupportedError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.records import write_text
 from quantdrift.base.registry import imported
-from quantdrift.candidate.refusals import check_pair
 from quantdrift.data.labelled import (
     ClassificationDataset,
     Dataset,
@@ -39,7 +40,7 @@ from quantdrift.data.labelled import (
     match_labels,
     read_folder,
 )
-from quantdrift.data.retrieval import RetrievalDataset, counted, keeping_own_ids
+from quantdrift.data.retrieval import RetrievalDataset, counted, facts_of, keeping_own_ids
 from quantdrift.evidence.record import Evidence
 from quantdrift.kinds.encoder import KINDS
 from quantdrift.metrics import measure
@@ -235,13 +236,11 @@ def drift(
                     "(RetrievalDataset.of(queries, documents)), a folder or the name of a task"
                 )
             pair, models = _pair(reference, candidate, device, stack)
-            check_pair(pair, dataset, loaded=models != (None, None))
-            from quantdrift.asking.run import run as measured  # noqa: PLC0415 -- torch
-
-            run = measured(
-                pair,
-                dataset,
-                out=where,
+            # what code a model in memory runs is not known, so nothing of it is kept
+            given: Any = {} if models == (None, None) else {"models": models}
+            run = ensure(
+                Ask(pair=pair, data=facts_of(dataset), dataset=dataset),
+                where,
                 settings=Settings(
                     k=k,
                     batch_size=batch_size,
@@ -249,13 +248,13 @@ def drift(
                     dtype=dtype_named(dtype),
                     trust_remote_code=trust_remote_code,
                 ),
-                # what code a model in memory runs is not known, so nothing of it is kept
-                store=default_store() if cache and models == (None, None) else EmbeddingStore(None),
+                store=default_store() if cache and not given else EmbeddingStore(None),
                 progress=Terminal() if progress else Silent(),
                 device=device,
                 revision=revision,
-                models=models,
-                tolerances=allowed,
+                reuse=False,
+                record={"tolerances": asdict(allowed)},
+                **given,
             )
     return Run(path=run.path, record=run.record, keeper=temporary)
 

@@ -22,10 +22,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from quantdrift.asking.ask import Ask, ensure, stamp_of
+from quantdrift.asking.ask import Ask, stamp_of
+from quantdrift.asking.ensure import ensure
 from quantdrift.base.display import clean, shown
 from quantdrift.base.errors import QuantDriftError, RunError, UnknownNameError
 from quantdrift.base.extras import extras_named
+from quantdrift.base.progress import Silent
 from quantdrift.base.records import Some, Whole, bytes_digest, file_digest, problem_of
 from quantdrift.data.labelled import Dataset, load_task, read_folder
 from quantdrift.data.retrieval import facts_of, keeping_own_ids
@@ -37,6 +39,8 @@ from quantdrift.gate.rules import Rule, RuleError, Slices, default_rules, parse_
 from quantdrift.gate.target import Target, target_of_run
 from quantdrift.metrics import FAMILIES, parse_metric
 from quantdrift.models.files.named import resolve
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import EmbeddingStore, default_store
 from quantdrift.runs.changes import Changed, changed_inputs
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.show.tables import Grid
@@ -363,7 +367,14 @@ def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
     gpus = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
     # what decides on which device a model runs by itself
     machine = [platform.system(), platform.machine(), *gpus, os.environ.get("CUDA_VISIBLE_DEVICES", "all")]
-    return Ask(pair=pair, data=facts_of(dataset), settings=how.model_dump(), part=["machine", *machine], models=models)
+    return Ask(
+        pair=pair,
+        data=facts_of(dataset),
+        settings=how.model_dump(),
+        part=["machine", *machine],
+        models=models,
+        dataset=dataset,
+    )
 
 
 def _model(name: str, revision: str | None) -> str | None:
@@ -423,37 +434,21 @@ def measured(session: Session, spec: str, settings: Mapping[str, Any], **place: 
     path = session.folder("runs", lasting=ask.certain and not anew) / name
     with extras_named(needed_for="measuring in pytest", extra="pytest"):
         from filelock import FileLock  # noqa: PLC0415 -- only the extra brings it
-    kept = True
-
-    def measure(fingerprint: str) -> Run:
-        nonlocal kept
-        kept = False
-        return _measure(pair, dataset, path, how, anew=anew, fingerprint=fingerprint)
-
-    with FileLock(path.with_name(f"{name}.lock")):
-        run = ensure(ask, path, measure)
-    drift = Drift(run=run, target=target_of_run(run), kept=kept, session=session)
-    known[name] = replace(drift, kept=True)  # for whoever asks next
-    return drift
-
-
-def _measure(pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, *, anew: bool, fingerprint: str) -> Run:
-    with warnings.catch_warnings():
+    taken = []
+    with FileLock(path.with_name(f"{name}.lock")), warnings.catch_warnings():
         # a suite may turn warnings into errors; those of libraries that load are not its business
         warnings.simplefilter("ignore")
-        from quantdrift.asking.run import run  # noqa: PLC0415 -- torch
-        from quantdrift.base.progress import Silent  # noqa: PLC0415 -- likewise
-        from quantdrift.models.inputs import Settings  # noqa: PLC0415 -- likewise
-        from quantdrift.models.store import EmbeddingStore, default_store  # noqa: PLC0415 -- likewise
-
-        return run(
-            pair,
-            dataset,
-            out=path,
+        run = ensure(
+            ask,
+            path,
             settings=Settings(**how.model_dump(exclude={"device", "revision", "keep_own_ids"})),
             store=EmbeddingStore(None) if anew else default_store(),
             progress=Silent(),
             device=how.device,
             revision=how.revision,
-            fingerprint=fingerprint,
+            reuse=True,  # the folder of what may change unseen lasts as long as the session
+            found=lambda: taken.append(name),
         )
+    drift = Drift(run=run, target=target_of_run(run), kept=bool(taken), session=session)
+    known[name] = replace(drift, kept=True)  # for whoever asks next
+    return drift

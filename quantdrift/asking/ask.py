@@ -7,7 +7,7 @@ that the spec names, other data, settings or versions of the libraries that take
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +19,9 @@ from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest, read_bytes, write_text
 from quantdrift.base.registry import Registry
+from quantdrift.data.labelled import Dataset
 from quantdrift.data.streamed import STREAMED
+from quantdrift.finished.shortlist import Shortlist
 from quantdrift.kinds.encoder import KINDS, brought_for
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES
@@ -82,6 +84,8 @@ class Ask:
         settings: of the measurement, as JSON values: also the device and the revision.
         part: which part of the data, or what else is done with them: a shortlist, held-out inputs, a pilot.
         models: digests of the models' files, where the caller has better ones than names, sizes and times.
+        dataset: the data themselves, where they are read already.
+        shortlist: what is reranked, likewise.
     """
 
     pair: Spec | Versus
@@ -89,6 +93,8 @@ class Ask:
     settings: Mapping[str, Any] = field(default_factory=dict)
     part: Sequence[Any] = ()
     models: Sequence[str | None] | None = None
+    dataset: Dataset | None = field(default=None, compare=False, repr=False)
+    shortlist: Shortlist | None = field(default=None, compare=False, repr=False)
 
     @property
     def certain(self) -> bool:
@@ -213,21 +219,3 @@ def attempted(note: Path, fingerprint: str | None) -> Iterator[None]:
     finally:
         with suppress(OSError):
             note.unlink()
-
-
-def ensure(ask: Ask, place: Path, measure: Callable[[str], Run], *, say: Callable[[], None] | None = None) -> Run:
-    """The run of a place, if it answers what is asked; else one that is measured now.
-
-    Args:
-        ask: what is asked.
-        place: of the run folder.
-        measure: measures it and writes it to the place, with the fingerprint that it is given.
-        say: called where a finished run is taken.
-    """
-    fingerprint = ask.fingerprint
-    run = finished(place.absolute(), fingerprint)[1]
-    if run is None:
-        return measure(fingerprint)
-    if say is not None:
-        say()
-    return run

@@ -1,55 +1,28 @@
-"""From a pair and data to a run folder."""
+"""From a pair that is loaded to a run folder."""
 
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 
 from quantdrift.asking.ask import libraries, parts_of
 from quantdrift.asking.measure import measure
-from quantdrift.asking.opening import NONE, Loading, Opened, open_pair
+from quantdrift.asking.opening import Opened
 from quantdrift.base.display import note, shown
 from quantdrift.base.progress import Progress
 from quantdrift.base.text import some
 from quantdrift.builtin.sentence.work import SentenceEncoder
-from quantdrift.candidate.refusals import check_pair
-from quantdrift.data.labelled import Dataset
-from quantdrift.finished.shortlist import Shortlist
 from quantdrift.measuring.flow import Measured
 from quantdrift.metrics import measure as all_metrics
 from quantdrift.metrics.forbids import forbidding
 from quantdrift.models import TEXT_BY_TEXT
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
-from quantdrift.runs.folder import Run, check_place, now, write_run
-from quantdrift.spec.grammar import Spec, Versus
+from quantdrift.runs.folder import Run, now, write_run
 from quantdrift.statistics.standing import Tolerances
-
-
-def run(
-    pair: Spec | Versus,
-    dataset: Dataset,
-    *,
-    out: Path,
-    settings: Settings,
-    store: EmbeddingStore,
-    progress: Progress,
-    shortlist: Shortlist | None = None,
-    fingerprint: str | None = None,
-    tolerances: Tolerances | None = None,
-    **how: Unpack[Loading],
-) -> Run:
-    """Measure a pair on data of either kind and write the run; `fingerprint` is a digest of all that decides it."""
-    check_pair(pair, dataset, reranks=shortlist is not None, loaded=how.get("models", NONE) != NONE)
-    check_place(out.absolute())
-    loading: Any = {**how, **settings.loading, "root": store.root}
-    opened = open_pair(pair, dataset, shortlist=shortlist, **loading)
-    more: dict[str, Any] = {} if fingerprint is None else {"cell": fingerprint}
-    more |= {} if tolerances is None else {"tolerances": asdict(tolerances)}
-    return measured_run(opened, out=out, settings=settings, store=store, progress=progress, **more)
 
 
 def measured_run(

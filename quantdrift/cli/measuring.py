@@ -35,11 +35,10 @@ def measured(
     limit: int | None = None,
 ) -> Run:
     """Measure a pair on the data that are named, or on their first inputs, and write the run folder."""
-    from quantdrift.asking.ask import ensure
-    from quantdrift.candidate.refusals import check_pair
+    from quantdrift.asking.ensure import ensure
     from quantdrift.data.labelled import limited, searched
     from quantdrift.finished.shortlist import FIRST, read_shortlist
-    from quantdrift.runs.folder import check_place, judged_with
+    from quantdrift.runs.folder import judged_with
     from quantdrift.statistics.standing import Tolerances
 
     if options.top is not None and options.shortlist is None:
@@ -56,30 +55,18 @@ def measured(
         if shortlist is not None:
             raise UnsupportedError("--limit is for searches and classes; a shortlist is as long as its own run")
         dataset, ending = limited(dataset, limit), f"_first{limit}"
-    check_pair(pair, dataset, reranks=shortlist is not None)
     out = options.out or default_place(pair, dataset, ending)
-    check_place(out.absolute())
     tolerances = tolerances_given(options.tolerance, options.mean_tolerance) or Tolerances()
-
-    def measure(fingerprint: str | None = None) -> Run:
-        from quantdrift.asking.run import run
-
-        with options.stoppable("no run was written"):
-            return run(
-                pair,
-                dataset,
-                out=out,
-                **options.how,
-                shortlist=shortlist,
-                servers=servers,
-                fingerprint=fingerprint,
-                tolerances=tolerances,
-            )
-
-    ask = options.ask(pair, dataset, *(() if shortlist is None else ("shortlist", shortlist.digest, shortlist.top)))
-    if not (options.cache and ask.certain):
-        return measure()
-    run = ensure(ask, out, measure, say=lambda: note(f"{out} holds this run already; --no-cache measures it again"))
+    with options.stoppable("no run was written"):
+        run = ensure(
+            options.ask(pair, dataset, shortlist=shortlist),
+            out,
+            **options.how,
+            servers=servers,
+            reuse=None if options.cache else False,
+            found=lambda: note(f"{out} holds this run already; --no-cache measures it again"),
+            record={"tolerances": asdict(tolerances)},
+        )
     return judged_with(run, tolerances)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from quantdrift.asking.ask import Ask
     from quantdrift.data.labelled import Dataset
     from quantdrift.data.retrieval import RetrievalDataset
+    from quantdrift.finished.shortlist import Shortlist
     from quantdrift.models.inputs import Settings
     from quantdrift.statistics.standing import Tolerances
 
@@ -315,13 +316,16 @@ class Measuring(OnModel):
         """The settings that a pair is measured with."""
         return replace(super().settings, k=self.k, noise_floor=self.noise_floor, seed=self.seed)
 
-    def ask(self, pair: Spec | Versus, dataset: Dataset, *part: object) -> Ask:
+    def ask(self, pair: Spec | Versus, dataset: Dataset, *part: object, shortlist: Shortlist | None = None) -> Ask:
         """The measurement of a pair on data, or what else of them, that these options ask for."""
         from quantdrift.asking.ask import Ask
         from quantdrift.data.retrieval import facts_of
 
         settings = {**asdict(self.settings), "device": self.device, "revision": self.revision}
-        return Ask(pair=pair, data=facts_of(dataset), settings=settings, part=part)
+        if shortlist is not None:
+            part = ("shortlist", shortlist.digest, shortlist.top)
+        data = facts_of(dataset)
+        return Ask(pair=pair, data=data, settings=settings, part=part, dataset=dataset, shortlist=shortlist)
 
 
 TOLERANCE = (

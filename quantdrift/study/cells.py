@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from quantdrift.asking.ask import attempted
+from quantdrift.asking.ensure import ensure
 from quantdrift.asking.opening import LocalModel, Opened, load_model, load_searching, open_pair
-from quantdrift.asking.run import measured_run
 from quantdrift.asking.streamed_search import run_streamed
 from quantdrift.asking.subsets import neighbours_of, part_of
 from quantdrift.base.errors import DiskError, QuantDriftError, UnsupportedError
@@ -145,15 +146,16 @@ def run_cells(
         announce(cell)
         try:
             settings, out, key = settings_of(cell), folder.place(cell.name), cell.fingerprint
-            how: Any = {"out": out, "settings": settings, "store": store, "progress": progress, "cell": key}
+            how: Any = {"settings": settings, "store": store, "progress": progress}
             entry, whole = cell.data, data.known(cell.data)
             in_parts = entry.retriever or entry.neighbours or entry.sizes or cell.settings.held_out
             with attempted(folder.note(cell), key):
                 if isinstance(whole, StreamedDataset) and not in_parts:  # parts of such data are refused below
-                    run_streamed(cell.spec, whole, device=cell.settings.device or device, **how, **streaming)
+                    how |= {"out": out, "cell": key, "device": cell.settings.device or device}
+                    run_streamed(cell.spec, whole, **how, **streaming)
                 else:
                     lists = shortlists.of(cell, data)
-                    measured_run(_opened(cell, models.of(cell, data), data, lists), **how)
+                    ensure(key, out, opened=partial(_opened, cell, models.of(cell, data), data, lists), **how)
             folder.forget_failure(cell)
         except DiskError:
             raise

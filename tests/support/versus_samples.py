@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from quantdrift.asking.run import run as run_pair
 from quantdrift.base.progress import Silent
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.evidence import perturbation
@@ -18,6 +17,7 @@ from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Spec, Versus, parse
+from support.asking import run_pair
 
 QUERIES = ("Which animal gives milk?", "How is bread baked?", "Why did the engine stop?")
 DOCUMENTS = (

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quantdrift.asking.ask import ensure
+from quantdrift.asking.ensure import ensure
 from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import counted, percent
@@ -17,7 +17,7 @@ from quantdrift.gate.rules import Rule, configured, default_rules, parse_rule
 from quantdrift.gate.target import target_of_run
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell
-from quantdrift.runs.folder import Run, check_place
+from quantdrift.runs.folder import Run
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, table
 from quantdrift.spec.grammar import Spec, chooses, parse
@@ -129,27 +129,19 @@ def _given(options: PlanOptions) -> list[Rule]:
 
 def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
     """The run of the pilot: that of before, where it is of the same."""
-    from quantdrift.asking.opening import open_pair
-    from quantdrift.asking.run import measured_run
-    from quantdrift.candidate.refusals import check_pair
-
-    check_pair(spec, dataset)
     seed = f"-seed{options.seed}" if options.seed else ""
     part = sampled(dataset, options.pilot, options.seed)
     out = options.out or default_place(spec, part, f"_pilot{options.pilot}{seed}")
-
-    def measure(fingerprint: str) -> Run:
-        check_place(out.absolute())
-        with options.stoppable("no pilot was written"):
-            loading = {"device": options.device, "revision": options.revision, **options.settings.loading}
-            means = {name: value for name, value in options.how.items() if name in {"settings", "store", "progress"}}
-            pilot = {"seed": options.seed, "n": size_of(part)}
-            run = measured_run(open_pair(spec, part, **loading), out=out, cell=fingerprint, pilot=pilot, **means)
-        note(f"the pilot is kept in {out}")
-        return run
-
-    ask = options.ask(spec, part, "pilot", options.pilot, options.seed)
-    return ensure(ask, out, measure) if options.cache and ask.certain else measure(ask.fingerprint)
+    with options.stoppable("no pilot was written"):
+        run = ensure(
+            options.ask(spec, part, "pilot", options.pilot, options.seed),
+            out,
+            **options.how,
+            reuse=None if options.cache else False,
+            record={"pilot": {"seed": options.seed, "n": size_of(part)}},
+        )
+    note(f"the pilot is kept in {out}")
+    return run
 
 
 # --- what is said ---------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.allocation.record import digest
-from quantdrift.asking.ask import Ask, attempted, ensure, libraries
+from quantdrift.asking.ask import Ask, attempted, libraries
+from quantdrift.asking.ensure import ensure
 from quantdrift.asking.opening import LocalModel, Opened, load_model, open_pair
-from quantdrift.asking.run import measured_run
 from quantdrift.base.errors import DataError, MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.candidate.refusals import check_pair
@@ -160,13 +160,9 @@ class Tuner:
             part=["held out", None if self.held is None else self.held.tolist(), widths],
             models=[key_of(weights=pair.fingerprint, reads=[self.model.key(role) for role in ("query", "document")])],
         )
-
-        def measure(key: str) -> Run:
-            means: Any = {"settings": settings, "store": self.store, "progress": self.progress}
-            with self._attempted(scheme):
-                return measured_run(opened, out=place, **means, cell=key)
-
-        return ensure(ask, place, measure) if self.store.root else measure(ask.fingerprint)
+        means: Any = {"settings": settings, "store": self.store, "progress": self.progress}
+        with self._attempted(scheme):
+            return ensure(ask, place, **means, opened=lambda: opened, reuse=None if self.store.root else False)
 
     # --- trials -----------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ def test_figures(
     tmp_path: Path,
 ) -> None:
     """Within one query: another library may round another way in the last digit."""
-    from quantdrift.asking.run import run as run_pair  # noqa: PLC0415 -- loads torch, for nothing when skipped
+    from support.asking import run_pair  # noqa: PLC0415 -- loads torch, for nothing when skipped
 
     part = replace(data, document_ids=data.document_ids[:n_documents], documents=data.documents[:n_documents])
     run = run_pair(

@@ -10,7 +10,6 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense.util import dot_score
 
 from integration.quantdrift_beir.beir_samples import assert_same_results, dataset_of, exact, model, qrels_of, texts
-from quantdrift.asking.run import run as run_pair
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.base.progress import Silent
 from quantdrift.evidence.perturbation import flips
@@ -21,6 +20,7 @@ from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import parse
 from quantdrift_beir import PairedResults, QuantizedPair
+from support.asking import run_pair
 from support.candidate_samples import quantized
 
 CORPUS, QUERIES = texts()

