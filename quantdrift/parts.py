@@ -7,19 +7,29 @@ classes that compute, and not before.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported from here
+    from quantdrift.base.display import clean as clean
     from quantdrift.base.display import in_one_line as in_one_line
     from quantdrift.base.display import note as note
     from quantdrift.base.display import shown as shown
     from quantdrift.base.errors import DataError as DataError
     from quantdrift.base.errors import QuantDriftError as QuantDriftError
     from quantdrift.base.errors import RunError as RunError
+    from quantdrift.base.errors import ServerError as ServerError
+    from quantdrift.base.errors import UnsupportedError as UnsupportedError
     from quantdrift.base.extras import extras_named as extras_named
+    from quantdrift.base.extras import refuse_missing as refuse_missing
+    from quantdrift.base.keys import KeyNames as KeyNames
+    from quantdrift.base.keys import find_key as find_key
+    from quantdrift.base.keys import is_loopback as is_loopback
+    from quantdrift.base.keys import without_key as without_key
+    from quantdrift.base.logs import captured_logs as captured_logs
     from quantdrift.base.progress import Progress as Progress
     from quantdrift.base.progress import progress_bars as progress_bars
     from quantdrift.base.records import Record as Record
     from quantdrift.base.records import read_json as read_json
     from quantdrift.base.records import validated as validated
     from quantdrift.base.registry import Package as Package
+    from quantdrift.base.registry import Registry as Registry
     from quantdrift.base.text import with_interval as with_interval
     from quantdrift.builtin.index.engine import Engine as Engine
     from quantdrift.builtin.index.engine import Order as Order
@@ -62,6 +72,7 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.runs.folder import Run as Run
     from quantdrift.runs.folder import find_runs as find_runs
     from quantdrift.scheme import Scheme as Scheme
+    from quantdrift.scoring.indexes import DEFAULT_LIMIT as DEFAULT_LIMIT
     from quantdrift.scoring.indexes import Found as Found
     from quantdrift.scoring.indexes import SearchIndex as SearchIndex
     from quantdrift.scoring.similarity import Similarity as Similarity
@@ -77,12 +88,14 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.statistics.verdicts import holm as holm
 
 _NAMES = {
-    "base.display": "in_one_line note shown",
-    "base.errors": "DataError QuantDriftError RunError",
-    "base.extras": "extras_named",
+    "base.display": "clean in_one_line note shown",
+    "base.errors": "DataError QuantDriftError RunError ServerError UnsupportedError",
+    "base.extras": "extras_named refuse_missing",
+    "base.keys": "KeyNames find_key is_loopback without_key",
+    "base.logs": "captured_logs",
     "base.progress": "Progress progress_bars",
     "base.records": "Record read_json validated",
-    "base.registry": "Package",
+    "base.registry": "Package Registry",
     "base.text": "with_interval",
     "builtin.index.engine": "Engine Order",
     "candidate.quantized": "LayerQuantizer Moments QuantizedWeight group_absmax spread",
@@ -103,7 +116,7 @@ _NAMES = {
     "models.model": "EmbeddingModel",
     "runs.folder": "Run find_runs",
     "scheme": "Scheme",
-    "scoring.indexes": "Found SearchIndex",
+    "scoring.indexes": "DEFAULT_LIMIT Found SearchIndex",
     "scoring.similarity": "Similarity",
     "scoring.stages": "VectorStage",
     "scoring.stored": "Stored",

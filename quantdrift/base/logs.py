@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def heard(loggers: Iterable[str], hear: Callable[[logging.LogRecord], None]) -> Iterator[None]:
+def captured_logs(loggers: Iterable[str], hear: Callable[[logging.LogRecord], None]) -> Iterator[None]:
     """Inside, what these log as a warning or worse is handed over, and goes nowhere else."""
     ear, before = logging.Handler(logging.WARNING), []
     ear.emit = hear  # type: ignore[method-assign,assignment]  # a handler of one function

@@ -20,7 +20,7 @@ from torch import nn
 from quantdrift.base.display import clean, in_one_line, shorten, shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named
-from quantdrift.base.logs import heard
+from quantdrift.base.logs import captured_logs
 from quantdrift.base.text import some
 from quantdrift.models.endless import TRIED
 from quantdrift.models.files.named import ModelSource
@@ -119,7 +119,7 @@ def loading(
     with reading_files(source, what), extras_named(needed_for=f"the {what} {source.name!r}"):
         vet(source, revision, trusted=trusted, kind=kind, hqq=hqq)
         quiet_loading()
-        with heard(_LOGGERS, log.hear), _read_as_decided(source, log, reads, trusted=trusted):
+        with captured_logs(_LOGGERS, log.hear), _read_as_decided(source, log, reads, trusted=trusted):
             yield log
     if trusted:
         log.notes.append(f"Python code that comes with {source.name} was allowed to run")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.scoring.indexes import WANTED, SearchIndex
+from quantdrift.scoring.indexes import DEFAULT_LIMIT, SearchIndex
 from quantdrift.scoring.similarity import Similarity, prepare
 from quantdrift.scoring.stages import VectorStage
 from quantdrift.scoring.state import Block, ScoreState, joined
@@ -100,7 +100,7 @@ def score_deployed(
             "dim": int(kept.documents.shape[1]),
             "bytes_per_document": kept.bits / 8,
             "scale": None if scale is None else list(scale),
-            "returned": WANTED,
+            "returned": DEFAULT_LIMIT,
             "rescored": first or None,
             "index": None if index is None else _described(index, n_docs),
         }
@@ -125,7 +125,7 @@ def _described(index: SearchIndex, n_docs: int) -> dict[str, Any]:
 def _times(index: SearchIndex, kept: Stored) -> dict[str, float]:
     """Median seconds of a query that is searched for alone, behind the index and exactly, in this process."""
     some = kept.queries[: _TIMED + 1]
-    wanted = min(index.returns or WANTED, len(kept.documents))
+    wanted = min(index.returns or DEFAULT_LIMIT, len(kept.documents))
     ways: dict[str, Callable[[Tensor], object]] = {
         "index": lambda query: index.search(query[None].numpy(), wanted),
         "exact": lambda query: (kept.documents @ query).topk(wanted),

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-WANTED = 10
+DEFAULT_LIMIT = 10
 """Documents that a deployment returns; +rescore=4 looks at four times as many. sentence-transformers' default."""
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="the extra 'models' is not installed")
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.features.databases.database import checked
+from quantdrift_databases.database import checked
 
 N_DOCS, K = 8, 6
 IDS = st.lists(st.integers(0, N_DOCS - 1), unique=True, min_size=2, max_size=K - 1)

@@ -118,10 +118,7 @@ def read_numbers(written: str, settings: str | None, known: Ranges) -> dict[str,
 
 
 ENGINES: Registry[Engine] = Registry(
-    "quantdrift.search_engines",
-    package=("quantdrift.builtin.index.engines", "quantdrift.features.databases"),
-    attribute="ENGINE",
-    kind=Engine,
+    "quantdrift.search_engines", package="quantdrift.builtin.index.engines", attribute="ENGINE", kind=Engine
 )
 """All engines by name, in the order in which they are asked."""
 

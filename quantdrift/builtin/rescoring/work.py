@@ -1,7 +1,7 @@
 """The first documents of a list, scored again."""
 
 from quantdrift.scheme import Scheme
-from quantdrift.scoring.indexes import WANTED
+from quantdrift.scoring.indexes import DEFAULT_LIMIT
 from quantdrift.scoring.stages import VectorStage
 
 
@@ -10,4 +10,4 @@ class Rescoring(VectorStage):
 
     def __init__(self, scheme: Scheme) -> None:
         super().__init__(scheme)
-        self.first = WANTED * int(scheme.option("rescore", ""))
+        self.first = DEFAULT_LIMIT * int(scheme.option("rescore", ""))

@@ -78,10 +78,9 @@ def _parts(known: Collection[str]) -> Iterator[dict[str, Any]]:
 def _registries() -> dict[str, Registry[Any]]:
     with suppress(ImportError):  # a broken numpy is for another line
         import quantdrift.data.streamed  # noqa: PLC0415 -- its registry is one of them, and those of the next
-        import quantdrift.features.collection.place  # noqa: PLC0415
         import quantdrift.finished.formats  # noqa: PLC0415
         import quantdrift.metrics  # noqa: F401, PLC0415
-    return REGISTRIES
+    return dict(REGISTRIES)  # a part may have a registry of its own
 
 
 # --- diagnosis ------------------------------------------------------------------------------------

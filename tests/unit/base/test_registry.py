@@ -1,5 +1,6 @@
 """Registries of parts, with packages of others as pip would install them."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,20 @@ def test_an_error_in_it_is_told_with_package_and_part(made: Registry[str]) -> No
         work()
     with pytest.raises(ZeroDivisionError), made.tried("one of ours"):
         work()
+
+
+def test_entry_points_of_quantdrift_itself_are_built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = {GROUP: {"mine": "package_mine:ENTRY"}}, {GROUP: {"mine": "package_theirs:ENTRY"}}
+    install(tmp_path, "quantdrift", {"package_mine.py": "ENTRY = 'mine'\ndef work(): return 1 / 0"}, mine)
+    install(tmp_path, "of-theirs", {"package_theirs.py": "ENTRY = 'theirs'"}, theirs)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registries, "REGISTRIES", {})
+    registry = Registry(GROUP, kind=str)
+    assert dict(registry) == {"mine": "mine"}
+    assert registry.broken == {"mine": "ValueError: quantdrift has a 'mine' of its own"}
+    assert registry.module("mine") == "package_mine"
+    assert registry.versions("mine") == {}
+    work = import_module("package_mine").work
+    with pytest.raises(ZeroDivisionError) as error, registry.tried("mine"):
+        work()
+    assert error_line(error.value) == "unexpected ZeroDivisionError: division by zero"

@@ -27,7 +27,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Insta
     """Install metrics by name: what the decorator is given beside the name, and what the function returns."""
 
     def forget() -> None:
-        for part in ("points", "_entries"):
+        for part in ("_others", "points", "_entries"):
             vars(FAMILIES).pop(part, None)
         FAMILIES.broken.clear()
         for module in [module for module in sys.modules if module.startswith("of_")]:

@@ -12,7 +12,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.measuring.flow import assemble
 from quantdrift.metrics import measure
-from quantdrift.scoring.deployed import WANTED, score_deployed
+from quantdrift.scoring.deployed import DEFAULT_LIMIT, score_deployed
 from quantdrift.scoring.similarity import Similarity
 from quantdrift.scoring.stages import vector_stages
 from quantdrift.scoring.streamed import score_embeddings
@@ -55,7 +55,7 @@ def test_answers_are_those_of_sentence_transformers(world, precision, multiplier
         asked,
         corpus_embeddings=quantize_embeddings(documents, precision, ranges=ranges),
         corpus_precision=precision,
-        top_k=WANTED,
+        top_k=DEFAULT_LIMIT,
         ranges=ranges,
         rescore=multiplier is not None,
         rescore_multiplier=multiplier or 1,
@@ -66,7 +66,7 @@ def test_answers_are_those_of_sentence_transformers(world, precision, multiplier
     for ours, their, values in zip(positions.tolist(), ids(theirs), scores, strict=True):
         # among equal scores the libraries have orders of their own, so it is scores that are compared
         score_of = dict(zip(ours, values.tolist(), strict=True))
-        assert [score_of[item] for item in their] == pytest.approx(values[:WANTED].tolist(), abs=1e-5)
+        assert [score_of[item] for item in their] == pytest.approx(values[:DEFAULT_LIMIT].tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize(

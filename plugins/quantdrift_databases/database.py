@@ -5,6 +5,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib.metadata import version
 from json import JSONDecodeError
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -13,12 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.display import clean
-from quantdrift.base.errors import QuantDriftError, UnsupportedError
-from quantdrift.base.extras import version_of
-from quantdrift.base.logs import heard
-from quantdrift.builtin.index.engine import Order
-from quantdrift.scoring.indexes import WANTED, Found, SearchIndex
+from quantdrift.parts import (
+    DEFAULT_LIMIT,
+    Found,
+    Order,
+    QuantDriftError,
+    SearchIndex,
+    UnsupportedError,
+    captured_logs,
+    clean,
+)
 
 Hits = tuple[Sequence[Any], Sequence[float] | NDArray[Any]]
 """Ids and scores of one query, best first; larger is nearer."""
@@ -41,6 +46,7 @@ class Database(SearchIndex):
 
     Attributes:
         package: that does it, for the version.
+        library: what run.json says of it; the package and its version unless `fill` knows better.
         modules: names under which its parts log.
         varies: why it does not answer the same every time; empty where it does.
         rescores: whether it orders what it found by its codes by the vectors themselves.
@@ -49,22 +55,23 @@ class Database(SearchIndex):
 
     package: str
     modules: tuple[str, ...]
+    library = ""
     varies = ""
     rescores = False
 
     def __init__(self, order: Order) -> None:
         self.order, self.n_docs = order, len(order.documents)
         self.lossless = self.lossless and order.stored.startswith("float32")
-        self.library = f"{self.package} {version_of(self.package)}"
-        self.returns = order.asked.get("limit", WANTED)
+        self.returns = order.asked.get("limit", DEFAULT_LIMIT)
         self._short = 0
         self._said: list[str] = []
         self.opened = ExitStack()
         try:
             folder = self.opened.enter_context(TemporaryDirectory(prefix="quantdrift-", ignore_cleanup_errors=True))
-            self.opened.enter_context(heard(self.modules, self._hear))
+            self.opened.enter_context(captured_logs(self.modules, self._hear))
             with self._refusing("to build it"), quietly(self._said):
                 self.fill(Path(folder))
+            self.library = self.library or f"{self.package} {version(self.package)}"
             self.size = self.measured(Path(folder))
             self.known = self.lossless or (not self.rescores and self._can_be_asked_for_all())
         except BaseException:

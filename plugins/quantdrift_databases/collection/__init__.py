@@ -1,8 +1,7 @@
 """An index that is there: a collection that somebody filled, asked for the queries of the data."""
 
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.kinds.stage import Option, Stage
-from quantdrift.scheme import Scheme
+from quantdrift.parts import Option, Scheme, Stage, UnsupportedError, refuse_missing
+from quantdrift_databases.collection.place import READERS, read_place, reader_of
 
 _INSTEAD = ("index", "search", "emb")
 
@@ -14,18 +13,15 @@ def _check(scheme: Scheme) -> str | None:
 
 
 def _refuse(scheme: Scheme) -> None:
-    from quantdrift.features.collection.place import read_place, reader_of  # noqa: PLC0415 -- numpy, and few runs need it
-
     if scheme.option("rescore") is not None:
         raise UnsupportedError(
             "+rescore= needs the vectors of a collection, which is asked for answers alone; leave it out"
         )
-    reader_of(read_place(scheme.option("collection", "")))
+    place = read_place(scheme.option("collection", ""))
+    refuse_missing(reader_of(place).packages, needed_for=place.at)
 
 
 def _brought(scheme: Scheme) -> dict[str, str]:
-    from quantdrift.features.collection.place import READERS, read_place, reader_of  # noqa: PLC0415 -- as above
-
     return READERS.versions(reader_of(read_place(scheme.option("collection", ""))))
 
 
@@ -33,7 +29,7 @@ STAGE = Stage(
     what="a collection that is there, in place of an index of the data",
     kind="vectors",
     place=60,
-    work="quantdrift.features.collection.stage:NamedCollection",
+    work="quantdrift_databases.collection.stage:NamedCollection",
     options={
         "collection": Option(
             pattern=r"[^+@\s#]{1,400}#[A-Za-z0-9_.-]{1,100}(?:,limit=[1-9][0-9]{0,3})?",

@@ -12,12 +12,13 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
 from quantdrift.asking.ask import Ask
-from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
-from quantdrift.features.collection.place import READERS, Reader, read_place, reader_of
+from quantdrift.base.errors import MissingExtraError, QuantDriftError, SpecError, UnsupportedError
+from quantdrift.kinds.stage import STAGES
 from quantdrift.scoring.deployed import score_deployed
 from quantdrift.scoring.similarity import Similarity
 from quantdrift.scoring.stages import vector_stages
 from quantdrift.spec.grammar import parse, parse_scheme
+from quantdrift_databases.collection.place import READERS, Reader, read_place, reader_of
 from support.beir_folder import write_beir_folder
 from support.collection_servers import KEY, Collection, elasticsearch, qdrant, serving, weaviate
 from support.command_line import cli
@@ -101,7 +102,7 @@ def test_what_it_lacks_and_what_is_strange_is_told_and_left_out(world, there):
     assert (positions[:10, 0] != state.reference_top()[0][:10, 0]).any()
     notes = " ".join(state.notes)
     assert "lacks 10 of the 400 documents" in notes
-    assert "holds 10 documents that the data do not have (new-0, new-1" in notes
+    assert "holds 10 documents that the data do not have (first new-0, new-1" in notes
     assert "answers of" in notes
 
 
@@ -145,6 +146,13 @@ def test_places(tmp_path):
     (tmp_path / "meta.json").write_text("{}")  # of qdrant-client's local mode, whose rows are pickles
     with pytest.raises(UnsupportedError, match="no collection that can be asked"):
         reader_of(read_place(f"{tmp_path}#docs"))
+
+
+def test_a_library_that_is_missing_is_told_before_anything_is_loaded(monkeypatch):
+    monkeypatch.setattr("quantdrift.base.extras.find_spec", lambda name: None)
+    for place, extra in (("https://x#docs", "openai"), ("postgresql://x#docs", "pgvector")):
+        with pytest.raises(MissingExtraError, match=rf'pip install "quantdrift\[{extra}\]"'):
+            STAGES["collection"].refuse(parse_scheme(f"fp+collection={place}"))
 
 
 # --- the real ones --------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
 """A table of LanceDB, in a folder."""
 
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.extras import version_of
-from quantdrift.features.collection.place import Place, Reader, field_of_ids, only
-from quantdrift.features.databases import lancedb as engine
-from quantdrift.features.databases.database import Hits, nearness
+from quantdrift_databases import lancedb as engine
+from quantdrift_databases.collection.place import Place, Reader, field_of_ids, only
+from quantdrift_databases.database import Hits, nearness
 
 
 class InFolder:
@@ -23,7 +23,7 @@ class InFolder:
         vectors = {column.name: column.type for column in table.schema if pa.types.is_fixed_size_list(column.type)}
         self._column, kind = only(vectors, place)
         self.dim = int(kind.list_size)
-        self.count, self.library = int(table.count_rows()), f"lancedb {version_of('lancedb')}"
+        self.count, self.library = int(table.count_rows()), f"lancedb {version('lancedb')}"
         indexed = [index.name for index in table.list_indices() if self._column in index.columns]
         stats = table.index_stats(indexed[0]) if indexed else None
         self._distance = "l2" if stats is None else stats.distance_type  # LanceDB's own default

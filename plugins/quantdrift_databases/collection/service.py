@@ -5,10 +5,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from quantdrift.base.errors import ServerError
-from quantdrift.base.keys import KeyNames, find_key, is_loopback, without_key
-from quantdrift.base.registry import Package
-from quantdrift.features.collection.place import Place
+from quantdrift.parts import KeyNames, Package, ServerError, find_key, is_loopback, without_key
+from quantdrift_databases.collection.place import Place
 
 PACKAGES = (Package(name="httpx", module="httpx", extra="openai", note="asks servers"),)
 _MOST, _COMPLAINT = 1 << 26, 1 << 16
@@ -29,7 +27,7 @@ class Service:
     def __init__(
         self, place: Place, url: str, *, keys: KeyNames, header: str = "Authorization", before: str = ""
     ) -> None:
-        import httpx  # noqa: PLC0415 -- an extra, and slow to import
+        import httpx
 
         at = httpx.URL(url.rstrip("/"))  # what it reads of the address is what is asked
         self._place, self._keys, self._url = place, keys, str(at)

@@ -1,18 +1,18 @@
-"""Where a collection is, and what reads one: a reader a module, or an entry point of another package."""
+"""Where a collection is, and what reads one: an entry point, of this package or of another."""
+
+from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from quantdrift.parts import Package, Registry, UnsupportedError, clean
 
-from quantdrift.base.display import clean
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.registry import Package, Registry
-from quantdrift.base.text import some
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 IDS = ("_id", "id", "doc_id", "document_id")
 """Usual names of the field that holds the ids of documents."""
@@ -84,12 +84,7 @@ class Reader:
     packages: tuple[Package, ...] = ()
 
 
-READERS: Registry[Reader] = Registry(
-    "quantdrift.collections",
-    package=("quantdrift.features.collection.readers", "quantdrift.features.databases"),
-    attribute="READER",
-    kind=Reader,
-)
+READERS: Registry[Reader] = Registry("quantdrift.collections", kind=Reader)
 """All kinds by name."""
 
 
@@ -123,6 +118,6 @@ def field_of_ids(names: Any, where: Place) -> str:
 def only(vectors: dict[str, Any], place: Place) -> tuple[str, Any]:
     """Name and description of the vectors that documents have; UnsupportedError where they have several or none."""
     if len(vectors) != 1:
-        names = f" ({some(map(clean, vectors))})" if vectors else ""
+        names = f" ({clean(', '.join(vectors))[:200]})" if vectors else ""
         raise UnsupportedError(f"{place} holds vectors of {len(vectors)} names{names}; expected one")
     return next(iter(vectors.items()))

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.keys import KeyNames
-from quantdrift.features.collection.place import IDS, Place, Reader, only
-from quantdrift.features.collection.service import PACKAGES, Service, over_http
-from quantdrift.features.databases.database import nearness
+from quantdrift.parts import KeyNames, UnsupportedError
+from quantdrift_databases.collection.place import IDS, Place, Reader, only
+from quantdrift_databases.collection.service import PACKAGES, Service, over_http
+from quantdrift_databases.database import nearness
 
 _AT = "weaviate:"
 _PAGE = 1000

@@ -6,15 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.extras import extras_named
-from quantdrift.base.text import some
-from quantdrift.features.collection.place import Held, Place, Reader, read_place, reader_of
-from quantdrift.features.databases.database import checked, refusing
-from quantdrift.scoring.indexes import WANTED, Found, SearchIndex
-from quantdrift.scoring.similarity import Similarity
-from quantdrift.scoring.stages import VectorStage
-from quantdrift.scoring.stored import Stored
+from quantdrift.parts import DEFAULT_LIMIT, Found, SearchIndex, Similarity, Stored, UnsupportedError, VectorStage, clean
+from quantdrift_databases.collection.place import Held, Place, Reader, read_place, reader_of
+from quantdrift_databases.database import checked, refusing
 
 _LARGE = 0.1
 """Share of ids on one side alone from which on the collection is not one of these data."""
@@ -38,9 +32,9 @@ class Asked(SearchIndex):
 
     def __init__(self, place: Place, reader: Reader, ids: Sequence[str], dim: int, similarity: Similarity) -> None:
         self._name, self._positions = str(place), {name: position for position, name in enumerate(ids)}
-        self.returns = place.limit or WANTED
+        self.returns = place.limit or DEFAULT_LIMIT
         self._strange = self._short = 0
-        with extras_named(needed_for=place.at, packages=reader.packages), refusing(self._name, "to open it"):
+        with refusing(self._name, "to open it"):
             self._held: Held = reader.open(place)
         try:
             self._on_ids = self._compared(dim)
@@ -107,7 +101,7 @@ class Asked(SearchIndex):
         told = {
             f"{name} lacks {n_missing:,} of the {n_docs:,} documents of the data": n_missing,
             f"{name} holds {n_strange:,} documents that the data do not have"
-            + (f" ({some(examples)})" if examples else ""): n_strange,
+            + (f" (first {clean(', '.join(examples[:4]))[:200]})" if examples else ""): n_strange,
         }
         said = tuple(line for line, holds in told.items() if holds)
         if max(n_missing, n_strange) > _LARGE * n_docs:

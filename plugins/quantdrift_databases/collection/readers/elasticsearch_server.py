@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import ServerError, UnsupportedError
-from quantdrift.base.keys import KeyNames
-from quantdrift.features.collection.place import IDS, Place, Reader, only
-from quantdrift.features.collection.service import PACKAGES, Service, over_http
+from quantdrift.parts import KeyNames, ServerError, UnsupportedError
+from quantdrift_databases.collection.place import IDS, Place, Reader, only
+from quantdrift_databases.collection.service import PACKAGES, Service, over_http
 
 _AT = "elasticsearch:"
 _PAGE, _KEPT = 1000, "1m"

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.registry import Package
-from quantdrift.builtin.index.engine import Engine
-from quantdrift.features.databases.database import LIMIT, Database, Hits
+from quantdrift.parts import Engine, Package
+from quantdrift_databases.database import LIMIT, Database, Hits
 
 _KINDS = {
     "hnsw": ("float32, in a graph", "hnsw", "{0}", "vector_{}_ops"),

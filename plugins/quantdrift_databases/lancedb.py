@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.registry import Package
-from quantdrift.builtin.index.engine import Engine, Order
-from quantdrift.features.databases.database import LIMIT, Database, Hits, nearness
+from quantdrift.parts import Engine, Order, Package
+from quantdrift_databases.database import LIMIT, Database, Hits, nearness
 
 _CONFIGS = {
     "IVF_PQ": ("IvfPq", "product codes"),

@@ -5,10 +5,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.registry import Package
-from quantdrift.builtin.index.engine import Engine, Order
-from quantdrift.features.databases.database import LIMIT, Database, Hits
+from quantdrift.parts import Engine, Order, Package, UnsupportedError
+from quantdrift_databases.database import LIMIT, Database, Hits
 
 _STORED = {
     "float": "float32, in a graph",

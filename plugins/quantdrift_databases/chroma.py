@@ -1,18 +1,16 @@
 """Chroma, in a folder: a graph over float32, beside what was added last, which it compares one by one."""
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.extras import version_of
-from quantdrift.base.registry import Package
-from quantdrift.builtin.index.engine import Engine
-from quantdrift.features.collection.place import Place, Reader
-from quantdrift.features.databases.database import LIMIT, Database, Hits, nearness
+from quantdrift.parts import Engine, Package, UnsupportedError
+from quantdrift_databases.collection.place import Place, Reader
+from quantdrift_databases.database import LIMIT, Database, Hits, nearness
 
 _PAGE = 1000
 _METRICS = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
@@ -61,7 +59,7 @@ class InFolder:
     def __init__(self, place: Place) -> None:
         self._client = _client(place.folder)
         self._collection = self._client.get_collection(place.name, embedding_function=None)
-        self.count, self.library = self._collection.count(), f"chromadb {version_of('chromadb')}"
+        self.count, self.library = self._collection.count(), f"chromadb {version('chromadb')}"
         first = self._collection.peek(1)["embeddings"]
         if not len(first):
             raise UnsupportedError(f"{place} is empty; expected a collection of documents")

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.keys import is_loopback
-from quantdrift.base.text import some
-from quantdrift.features.collection.place import Place, Reader, field_of_ids
-from quantdrift.features.databases import pgvector
-from quantdrift.features.databases.database import Hits
+from quantdrift.parts import UnsupportedError, is_loopback
+from quantdrift_databases import pgvector
+from quantdrift_databases.collection.place import Place, Reader, field_of_ids
+from quantdrift_databases.database import Hits
 
 _OF_ADDRESS = ("host", "port", "dbname", "user")
 _INDEXES = """SELECT pg_get_indexdef(indexrelid, 1, true), opcname
@@ -30,7 +28,7 @@ class Table:
 
         where = conninfo_to_dict(place.at)
         if strange := sorted(where.keys() - _OF_ADDRESS):  # others name files, programs and further hosts
-            raise UnsupportedError(f"{place}: {some(strange)} in an address; expected {', '.join(_OF_ADDRESS)}")
+            raise UnsupportedError(f"{place}: {', '.join(strange)} in an address; expected {', '.join(_OF_ADDRESS)}")
         only, host = "-c default_transaction_read_only=on", where.get("host")
         # an empty one keeps PGPASSWORD, which is for PGHOST alone, but not what PGPASSFILE has for this host
         kept = {} if host in {None, os.environ.get("PGHOST")} else {"password": ""}

@@ -1,1 +1,0 @@
-"""What reads collections: one kind a module, where it is no module of `features.databases`."""
