@@ -7,6 +7,8 @@ classes that compute, and not before.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported from here
+    from quantdrift.asking.deployed import find_model as find_model
+    from quantdrift.asking.saving import make_candidate as make_candidate
     from quantdrift.base.display import clean as clean
     from quantdrift.base.display import in_one_line as in_one_line
     from quantdrift.base.display import note as note
@@ -33,22 +35,29 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.base.text import with_interval as with_interval
     from quantdrift.builtin.index.engine import Engine as Engine
     from quantdrift.builtin.index.engine import Order as Order
+    from quantdrift.candidate.pair import QuantizedPair as QuantizedPair
     from quantdrift.candidate.quantized import LayerQuantizer as LayerQuantizer
     from quantdrift.candidate.quantized import Moments as Moments
     from quantdrift.candidate.quantized import QuantizedWeight as QuantizedWeight
     from quantdrift.candidate.quantized import group_absmax as group_absmax
     from quantdrift.candidate.quantized import spread as spread
+    from quantdrift.candidate.refusals import read_candidate as read_candidate
     from quantdrift.candidate.stages import ModelStage as ModelStage
     from quantdrift.candidate.stages import StagedModel as StagedModel
     from quantdrift.cli import Command as Command
     from quantdrift.cli import Interrupted as Interrupted
     from quantdrift.cli.measuring import output_folder as output_folder
+    from quantdrift.cli.options import OnCorpus as OnCorpus
+    from quantdrift.cli.options import OnModel as OnModel
     from quantdrift.cli.options import argument as argument
     from quantdrift.cli.options import flag as flag
     from quantdrift.cli.options import option as option
     from quantdrift.cli.options import prints as prints
+    from quantdrift.data.retrieval import RetrievalDataset as RetrievalDataset
     from quantdrift.data.retrieval import raw_lines as raw_lines
+    from quantdrift.data.retrieval import read_beir_folder as read_beir_folder
     from quantdrift.data.retrieval import read_lines as read_lines
+    from quantdrift.data.sentences import SENTENCES as SENTENCES
     from quantdrift.data.streamed import DataKind as DataKind
     from quantdrift.data.streamed import Document as Document
     from quantdrift.data.streamed import Shard as Shard
@@ -69,6 +78,7 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.kinds.stage import Stage as Stage
     from quantdrift.metrics import metric as metric
     from quantdrift.models.model import EmbeddingModel as EmbeddingModel
+    from quantdrift.models.server_client import OneInputError as OneInputError
     from quantdrift.runs.folder import Run as Run
     from quantdrift.runs.folder import find_runs as find_runs
     from quantdrift.scheme import Scheme as Scheme
@@ -88,6 +98,8 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.statistics.verdicts import holm as holm
 
 _NAMES = {
+    "asking.deployed": "find_model",
+    "asking.saving": "make_candidate",
     "base.display": "clean in_one_line note shown",
     "base.errors": "DataError QuantDriftError RunError ServerError UnsupportedError",
     "base.extras": "extras_named refuse_missing",
@@ -98,12 +110,15 @@ _NAMES = {
     "base.registry": "Package Registry",
     "base.text": "with_interval",
     "builtin.index.engine": "Engine Order",
+    "candidate.pair": "QuantizedPair",
     "candidate.quantized": "LayerQuantizer Moments QuantizedWeight group_absmax spread",
+    "candidate.refusals": "read_candidate",
     "candidate.stages": "ModelStage StagedModel",
     "cli": "Command Interrupted",
     "cli.measuring": "output_folder",
-    "cli.options": "argument flag option prints",
-    "data.retrieval": "raw_lines read_lines",
+    "cli.options": "OnCorpus OnModel argument flag option prints",
+    "data.retrieval": "RetrievalDataset raw_lines read_beir_folder read_lines",
+    "data.sentences": "SENTENCES",
     "data.streamed": "DataKind Document Shard StreamedDataset document_of is_url json_documents",
     "evidence.record": "Evidence",
     "finished.contents": "FinishedRun Part digest",
@@ -114,6 +129,7 @@ _NAMES = {
     "kinds.stage": "Mend Option Stage",
     "metrics": "metric",
     "models.model": "EmbeddingModel",
+    "models.server_client": "OneInputError",
     "runs.folder": "Run find_runs",
     "scheme": "Scheme",
     "scoring.indexes": "DEFAULT_LIMIT Found SearchIndex",

@@ -20,7 +20,7 @@ from quantdrift.models.files.checkpoint import full_precision
 from quantdrift.models.files.model_files import format_of
 from quantdrift.models.files.named import resolve
 from quantdrift.scheme import Scheme
-from quantdrift.spec.grammar import Spec, Versus, calibrates, chooses, is_endpoint, known_options, options_of
+from quantdrift.spec.grammar import Spec, Versus, calibrates, chooses, is_endpoint, known_options, options_of, parse
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
 _BUILD = re.compile(r"^(cuda|hip)\b[^=\n]*= '", re.MULTILINE)
@@ -126,6 +126,16 @@ def check_spec(spec: Spec, *, loaded: bool = False) -> None:
             stage.refuse(spec.scheme)
     if not loaded:
         full_precision(spec.model)
+
+
+def read_candidate(text: str, *, has_data: bool) -> Spec:
+    """Read a spec whose candidate is a model by itself and can be made; `has_data` to calibrate on."""
+    spec = parse(text)
+    if spec.scheme.query_only or options_of(spec.scheme, "vectors"):
+        raise UnsupportedError(f"{spec}: expected a candidate that is a model; leave what is stored and +query out")
+    check_spec(spec)
+    refuse_uncalibrated(spec, has_data=has_data)
+    return spec
 
 
 def refuse_uncalibrated(spec: Spec, *, has_data: bool) -> None:

@@ -1,6 +1,6 @@
 """Sentences of all kinds: what a model or a server is asked where nobody named texts."""
 
-PLAIN = (
+SENTENCES = (
     "The ferry to the island leaves twice a day.",
     "How do I return an item that I bought online?",
     "def mean(values): return sum(values) / len(values)",

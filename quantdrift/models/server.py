@@ -18,7 +18,7 @@ from quantdrift.base.cache import arrays_in, cache_file, read_cache
 from quantdrift.base.errors import ServerError
 from quantdrift.base.keys import OPENAI, find_key
 from quantdrift.base.records import bytes_digest
-from quantdrift.data.sentences import PLAIN
+from quantdrift.data.sentences import SENTENCES
 from quantdrift.models.server_client import EndpointClient, OneInputError, RetryPolicy, TooMuchError
 from quantdrift.models.store import keeping
 from quantdrift.spec.grammar import Endpoint
@@ -51,11 +51,12 @@ def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], p
 def side_by_side(calls: Sequence[Callable[[], Result]], width: int) -> list[Result]:
     """The results of calls in their order, of which `width` run at a time.
 
-    The first error, or Ctrl-C, is raised at once, and nobody waits for the calls under way.
+    After an error, or Ctrl-C, nobody waits for the calls behind it.
     """
+    if len(calls) == 1:
+        return [calls[0]()]
     with ThreadPool(max(1, min(width, len(calls)))) as pool:
-        results = dict(pool.imap_unordered(lambda numbered: (numbered[0], numbered[1]()), enumerate(calls)))
-    return [results[number] for number in range(len(calls))]
+        return list(pool.imap(lambda call: call(), calls))
 
 
 # --- which model is behind a name: a server may put another there, and the name stays -------------
@@ -96,9 +97,9 @@ class _Seen:
 
 def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root: Path | None) -> Identity:
     """Ask for the canaries, twice and in other company, and look whether they are known."""
-    now = embed(PLAIN)
-    half = len(PLAIN) // 2 - 1
-    again = np.concatenate([embed(PLAIN[half:]), embed(PLAIN[:half])])
+    now = embed(SENTENCES)
+    half = len(SENTENCES) // 2 - 1
+    again = np.concatenate([embed(SENTENCES[half:]), embed(SENTENCES[:half])])
     noise = apart(now, np.roll(again, half, axis=0))
     tolerance = max(LEAST_TOLERANCE, OF_NOISE * noise)
     folder = None if root is None else root / "servers" / bytes_digest(str(endpoint).encode(), size=16)
@@ -186,27 +187,21 @@ class Servers:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class EndpointEncoder:
-    """A model on a server, which embeds texts with what belongs before them; `open_endpoint` makes one.
+class ServerModel:
+    """A model on a server, which embeds texts with what belongs before them; `reach` makes one.
 
     Attributes:
         client: asks.
-        identity: which model it is now.
         concurrency: requests under way at a time.
         prefixes: role to what is put before every text; nothing unless it is set.
-        copies: of every text that are sent side by side, the first of which counts.
+        notes: what a run says of it, one sentence each.
     """
 
     client: EndpointClient
-    identity: Identity
-    concurrency: int
+    concurrency: int = 4
     prefixes: Mapping[str, str] = field(default_factory=dict)
-    copies: int = 1
     notes: tuple[str, ...] = ()
-    similarity: None = None
-    modules: Sequence[Any] = ()
-    layers: Sequence[str] | None = None
-    by_batch: ClassVar[bool] = True
+    modules: ClassVar[Sequence[Any]] = ()
 
     @property
     def endpoint(self) -> Endpoint:
@@ -216,14 +211,37 @@ class EndpointEncoder:
     def learn(self, lent: Mapping[str, str], asked: Mapping[str, str]) -> None:
         """Put before texts what the other model puts there, or what the user asked for; say so."""
         self.prefixes = {**lent, **asked}
-        name, since = str(self.endpoint), self.identity.changed_since
-        changed = f"another model answers to {name} than on {since}: embeddings of then are not used"
-        said = [
-            f"{name} gets {prefix!r} before every {role}, as {'asked for' if role in asked else 'the other model does'}"
+        why = {**dict.fromkeys(lent, "the other model does"), **dict.fromkeys(asked, "asked for")}
+        self.notes += tuple(
+            f"{self.endpoint} gets {prefix!r} before every {role}, as {why[role]}"
             for role, prefix in self.prefixes.items()
             if prefix
-        ]
-        self.notes = tuple(said if since is None else [changed, *said])
+        )
+
+    def prompt(self, role: str) -> str:
+        """Return what is put before every text of a role."""
+        return self.prefixes.get(role, "")
+
+    def encode(self, texts: Sequence[str], role: str, batch_size: int) -> Vectors:
+        """Embed texts in the role they have, float32 [n, dim]."""
+        sent = [self.prompt(role) + text for text in texts]
+        parts = [range(at, min(at + batch_size, len(sent))) for at in range(0, len(sent), batch_size)]
+        calls = [partial(in_halves, self.client.embed, sent, part) for part in parts]
+        return np.concatenate(side_by_side(calls, self.concurrency))
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class EndpointEncoder(ServerModel):
+    """A model on a server as one side of a comparison; `open_endpoint` makes one.
+
+    Attributes:
+        identity: which model it is now.
+    """
+
+    identity: Identity
+    similarity: ClassVar[None] = None
+    layers: ClassVar[Sequence[str] | None] = None
+    by_batch: ClassVar[bool] = True
 
     @property
     def fingerprint(self) -> str:
@@ -244,7 +262,7 @@ class EndpointEncoder:
         server = {
             "url": self.endpoint.url,
             "model": self.endpoint.model,
-            "prefixes": {role: self.prefixes.get(role, "") for role in ("query", "document")},
+            "prefixes": {role: self.prompt(role) for role in ("query", "document")},
             "identity": asdict(self.identity),
         }
         return {**named, "format": None, "fingerprint": self.fingerprint, "server": server}
@@ -253,23 +271,28 @@ class EndpointEncoder:
         """Return what a run records of how it is quantized: it is not known."""
         return {"quantizer": None, "nominal_bits": None}
 
-    def encode(self, texts: Sequence[str], role: str, batch_size: int) -> Vectors:
-        """Embed texts in the role they have, float32 [n, dim]."""
-        sent = [self.prefixes.get(role, "") + text for text in texts for _ in range(self.copies)]
-        parts = [range(at, min(at + batch_size, len(sent))) for at in range(0, len(sent), batch_size)]
-        calls = [partial(in_halves, self.client.embed, sent, part) for part in parts]
-        return np.concatenate(side_by_side(calls, self.concurrency))[:: self.copies]
-
     def key(self, role: str) -> dict[str, Any]:
         """Return what decides embeddings beside the texts and the model, as JSON values."""
-        return {"server": self.endpoint.url, "model": self.endpoint.model, "prefix": self.prefixes.get(role, "")}
+        return {"server": self.endpoint.url, "model": self.endpoint.model, "prefix": self.prompt(role)}
+
+
+def reach(endpoint: Endpoint, retry_policy: RetryPolicy) -> ServerModel:
+    """A model on a server with the key of its host; nothing is sent yet."""
+    key = find_key(OPENAI, endpoint.url)
+    return ServerModel(client=EndpointClient(endpoint, key=key, retry_policy=retry_policy))
 
 
 def open_endpoint(endpoint: Endpoint, servers: Servers, *, root: Path | None) -> EndpointEncoder:
     """Reach a server and see which model answers."""
-    client = EndpointClient(endpoint, key=find_key(OPENAI, endpoint.url), retry_policy=servers.retry_policy)
+    client = reach(endpoint, servers.retry_policy).client
     try:
         identity = identify(lambda texts: in_halves(client.embed, texts, range(len(texts))), endpoint, root)
     except OneInputError as error:
-        raise ServerError(f"{error.where}: asked for {PLAIN[error.number]!r}, {error.reason}") from error
-    return EndpointEncoder(client=client, identity=identity, concurrency=servers.concurrency)
+        raise ServerError(f"{error.where}: asked for {SENTENCES[error.number]!r}, {error.reason}") from error
+    since = identity.changed_since
+    changed = (
+        ()
+        if since is None
+        else (f"another model answers to {endpoint} than on {since}: embeddings of then are not used",)
+    )
+    return EndpointEncoder(client=client, identity=identity, concurrency=servers.concurrency, notes=changed)

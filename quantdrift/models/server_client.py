@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from quantdrift.base.errors import ServerError, UnsupportedError
 from quantdrift.base.extras import extras_named, version_of
 from quantdrift.base.keys import OPENAI, Key, is_loopback, without_key
 from quantdrift.base.records import Whole
+from quantdrift.base.text import counted, some
 from quantdrift.spec.grammar import Endpoint
 
 if TYPE_CHECKING:
@@ -75,12 +77,14 @@ class RetryPolicy:
 
     Attributes:
         timeout: seconds to wait for an answer; the first request may load the model.
+        total: seconds that a request may take, attempts that failed included.
         say: called with a line where a wait is long.
         sleep: waits so many seconds.
         transport: of httpx, in place of the network.
     """
 
     timeout: float = 120.0
+    total: float = inf
     say: Callable[[str], None] = lambda _line: None
     sleep: Callable[[float], None] = time.sleep
     transport: Any = None
@@ -100,18 +104,21 @@ class _Embeddings(BaseModel):
     data: list[_Entry]
 
 
-def read_embeddings(content: bytes, n: int, dimensions: int | None, where: str) -> NDArray[np.float32]:
+def read_embeddings(
+    content: bytes, n: int, dimensions: int | None, where: str, key: Key | None = None
+) -> NDArray[np.float32]:
     """The embeddings of an answer in the order of the inputs, whatever order they came in, float32 [n, dim]."""
     try:
         entries = _Embeddings.model_validate_json(content).data
     except ValidationError:
         raise ServerError(
-            'expected {"data": [{"embedding": [NUMBER, ...]}, ...]}, one vector for each input (of llama-server: '
-            f"--pooling mean); got {content[:_COMPLAINT].decode(errors='replace') or 'nothing'}"
+            f'{where}: expected {{"data": [{{"embedding": [NUMBER, ...]}}, ...]}}, one vector for each input (of '
+            f"llama-server: --pooling mean); got {without_key(content.decode(errors='replace'), key) or 'nothing'}"
         ) from None
     places = [at if entry.index is None else entry.index for at, entry in enumerate(entries)]
     if sorted(places) != list(range(n)):
-        raise ServerError(f"expected embeddings of {n} inputs, each index once; got {len(places)}: {places}")
+        got = f"{len(places)}: {some(places)}"
+        raise ServerError(f"{where}: expected embeddings of {n} inputs, each index once; got {got}")
     vectors: list[NDArray[np.float32]] = []
     for place in range(n):
         with np.errstate(over="ignore"):  # what is too large is infinite, and refused
@@ -121,8 +128,8 @@ def read_embeddings(content: bytes, n: int, dimensions: int | None, where: str) 
         dimensions = dimensions or len(vector)
         if len(vector) != dimensions:
             raise ServerError(
-                f"embeddings are of different lengths: {dimensions} numbers and {len(vector)} (input {place}); "
-                "expected one model to answer all the time"
+                f"{where}: embeddings are of different lengths: {dimensions} numbers and {len(vector)} (input "
+                f"{place}); expected one model to answer all the time"
             )
         vectors.append(vector)
     return np.stack(vectors)
@@ -168,27 +175,23 @@ class EndpointClient:
         """The embeddings of one request, float32 [n, dim]; requests that failed together do not come back together."""
         url = self.endpoint.embeddings
         body = {"model": self.endpoint.model, "input": list(texts), "encoding_format": "float"}
+        end = time.monotonic() + self._policy.total
         for attempt in itertools.count(1):
             try:
                 content = self._once(body, (1 + len(texts)) * _EMBEDDING)
                 break
             except _TransientError as error:
                 early = error.unreached and self._dimensions is None
-                if attempt >= (ATTEMPTS_TO_CONNECT if early else ATTEMPTS):
-                    hint = "Is the server running, and is that its address?" if early else f"{_GO_ON} later"
-                    raise ServerError(f"{url} {error} ({attempt} attempts). {hint}") from error
-                seconds = error.asked
-                if seconds is None:
-                    seconds = min(2.0 ** (attempt - 2), LONGEST_WAIT) + random.random()
+                seconds = min(2.0 ** (attempt - 2), LONGEST_WAIT) + random.random()
+                seconds = seconds if error.asked is None else error.asked
+                late = time.monotonic() + seconds > end
+                if late or attempt >= (ATTEMPTS_TO_CONNECT if early else ATTEMPTS):
+                    hint = "Is the server running, and is that its address?" if late or early else f"{_GO_ON} later"
+                    raise ServerError(f"{url} {error} ({counted(attempt, 'attempt')}). {hint}") from error
                 if seconds >= TOLD_WAIT:
                     self._policy.say(f"{self.endpoint.url} {error}; next try in {seconds:.0f} s")
             self._policy.sleep(seconds)
-        try:
-            vectors = read_embeddings(content, len(texts), self._dimensions, url)
-        except OneInputError:
-            raise
-        except ServerError as error:
-            raise ServerError(f"{url}: {without_key(str(error), self._key, 300)}") from None
+        vectors = read_embeddings(content, len(texts), self._dimensions, url, self._key)
         self._dimensions = vectors.shape[1]
         return vectors
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantdrift.base.display import clean
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.paths import RUNS
-from quantdrift.base.progress import Silent, Terminal
 from quantdrift.base.text import percent
 from quantdrift.cli.measuring import slug
 from quantdrift.cli.options import OnSchemes, argument, of_texts, option, prints
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class NoiseOptions(OnSchemes):
     """The options of `quantdrift noise`."""
 
-    model: str = argument("MODEL: Model at full precision, without a scheme, or openai:URL#MODEL")
+    model: str = argument("MODEL: Model at full precision, without a scheme")
     against: Path | None = option(
         "RUN: A run of the model on the same data, whose flip rate is held against the noise."
     )
@@ -41,52 +41,45 @@ def command(options: NoiseOptions) -> Output:
     and the like against float32. A flip rate below what the runtime does by itself says nothing about bits. The same
     command goes on where it was stopped.
 
-    Of a server, the requests under way at a time and the texts in each are varied, and each text is sent beside itself,
-    so that nothing is padded; every answer is asked for anew.
-
     For example: quantdrift noise minilm --data ./cranfield
 
-    More: docs/guides/servers.md
+    More: docs/guides/deployment.md
     """
+    if is_endpoint(options.model):
+        raise QuantDriftError(
+            f"noise varies how a model runs here, and {options.model} runs elsewhere; what batches change there says "
+            "the noise floor of every run, and quantdrift canary save"
+        )
     dataset = of_texts(options.dataset, "noise")
+    from quantdrift.candidate.refusals import check_pair
+    from quantdrift.cli.studying import measured_schemes
     from quantdrift.features.noise.study import METRICS, SCHEMES, run_on
     from quantdrift.metrics import parse_metric
     from quantdrift.statistics.estimates import as_json
-    from quantdrift.study.results import metrics_of, results_of
+    from quantdrift.study.folder import open_study
+    from quantdrift.study.results import results_of
 
     against = None if options.against is None else run_on(options.against, dataset.fingerprint, options.model)
-    metrics, path = list(map(parse_metric, METRICS)), None
-    if is_endpoint(options.model):
-        from quantdrift.features.noise.rerun import server_noise
-
-        measured = server_noise(options.model, dataset, k=options.k, progress=Silent() if options.quiet else Terminal())
-        ways = [(label, metrics_of(evidence, metrics)) for label, evidence in measured]
-        settings = "one request at a time"
-    else:
-        from quantdrift.candidate.refusals import check_pair
-        from quantdrift.cli.studying import measured_schemes
-        from quantdrift.study.folder import open_study
-
-        path = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}-{dataset.fingerprint[:8]}_noise"
-        check_pair(parse(f"{options.model}@{SCHEMES[0]}"), dataset)
-        ended = measured_schemes(options.model, SCHEMES, options, path, kind="noise")
-        if options.plan or ended.code:
-            return ended
-        done = [result for result in results_of(open_study(path), metrics)[0] if result.run is not None]
-        ways = [(result.scheme.removeprefix("fp+").replace("+", ", "), result.metrics) for result in done]
-        settings = f"float32, batches of {options.batch_size}"
+    metrics = list(map(parse_metric, METRICS))
+    path = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}-{dataset.fingerprint[:8]}_noise"
+    check_pair(parse(f"{options.model}@{SCHEMES[0]}"), dataset)
+    ended = measured_schemes(options.model, SCHEMES, options, path, kind="noise")
+    if options.plan or ended.code:
+        return ended
+    done = [result for result in results_of(open_study(path), metrics)[0] if result.run is not None]
+    ways = [(result.scheme.removeprefix("fp+").replace("+", ", "), result.metrics) for result in done]
     shown = [metric for metric in metrics if str(metric) != "epsilon"]  # of float32 far below what tables show
     columns = [Column("run with", lambda way: way[0], kind="words"), *metric_columns(shown, lambda way: way[1])]
     return Output(
         data={
             "model": options.model,
-            "path": path and str(path),
+            "path": str(path),
             "ways": [{"way": label, "metrics": as_json(estimates)} for label, estimates in ways],
         },
-        title=f"{clean(options.model)} on {dataset.name}: {settings}, against others",
+        title=f"{clean(options.model)} on {dataset.name}: float32, batches of {options.batch_size}, against others",
         grids=[table(columns, ways)],
         lines=_words({label: estimates["flip@1"].value for label, estimates in ways}, against),
-        next=[f"\nas a page for a browser: quantdrift report {shlex.quote(str(path))}"] if path else [],
+        next=[f"\nas a page for a browser: quantdrift report {shlex.quote(str(path))}"],
     )
 
 

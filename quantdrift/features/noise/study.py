@@ -6,7 +6,7 @@ from quantdrift.base.errors import RunError
 from quantdrift.kinds.stage import STAGES
 from quantdrift.models.files.named import resolve
 from quantdrift.runs.folder import Run, read_run
-from quantdrift.spec.grammar import is_endpoint, parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 
 METRICS = ("flip@1", "gold_lost@10", "change.ndcg@10", "epsilon", "interchangeable")
 SCHEMES = [
@@ -23,7 +23,7 @@ The usual one is float32, batches of 32, texts filled up on the right, the atten
 def run_on(path: Path, fingerprint: str, model: str) -> Run:
     """Read the run that --against names; refuse one of another model or on other data."""
     run = read_run(path)
-    if not is_endpoint(model) and run.record["model"].get("canonical") not in {None, resolve(model).canonical}:
+    if run.record["model"].get("canonical") not in {None, resolve(model).canonical}:
         raise RunError(f"expected --against with a run of {model}; that of {path} is of {run.record['model']['name']}")
     if run.record["data"].get("fingerprint") != fingerprint:
         raise RunError(

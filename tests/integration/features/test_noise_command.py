@@ -1,14 +1,12 @@
-"""`quantdrift noise` on a tiny model, and on a server whose answers depend on the company of a text."""
+"""`quantdrift noise` on a tiny model."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
-from support.embedding_server import of_letters, of_odd_letters, serving
 from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]
@@ -32,21 +30,5 @@ def test_every_way_is_a_run_and_is_held_against_one(place: Path, quantdrift: Run
     assert "expected --against with a run of minilm; that of w2 is of" in told
 
 
-@pytest.mark.parametrize(
-    ("odd", "way"),
-    [
-        (lambda texts: len(texts) == 1, "4 requests of 1"),
-        (lambda texts: len(texts) > 1 and len({*texts}) == 1, "4 requests of a text twice"),
-    ],
-)
-def test_a_server_that_answers_by_what_is_in_a_batch(quantdrift: Run, odd: Callable[..., bool], way: str) -> None:
-    """Some batches are embedded by another model: all that changes is of the way that has them."""
-
-    def embed(texts):
-        return of_odd_letters(texts) if odd(texts) else of_letters(texts)
-
-    with serving(m=embed) as server:
-        result = json.loads(quantdrift("noise", server.name("m"), "--data", "ROOT/a", "-k", "20", "--json"))
-    flips = {way["way"]: way["metrics"]["flip@1"]["value"] for way in result["ways"]}
-    assert flips.pop(way) > 0
-    assert set(flips.values()) == {0}
+def test_a_server_is_refused(quantdrift: Run) -> None:
+    assert "runs elsewhere" in quantdrift("noise", "openai:http://127.0.0.1:1/v1#m", "--data", "ROOT/a", code=2)

@@ -37,8 +37,6 @@ server = xllamacpp.Server(params)
 print("at", server.listening_address, flush=True)
 sys.stdin.read()
 """
-LONG = " ".join(f"Pump {number} is checked in week {number % 52}." for number in range(60))
-"""More than the 256 tokens that MiniLM reads, and less than the 512 that the server takes."""
 
 
 @pytest.fixture(scope="module", params=["F32", "Q8_0"])
@@ -93,8 +91,8 @@ def test_llama_cpp(served: tuple[str, str], data: Path, tmp_path: Path, monkeypa
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
     exact = kind == "F32"
 
-    code, _, err = cli("canary", "save", name, "-o", "canary.json", "--timeout", "100")
-    assert (code, "does not take this text" in err) == (0, True)  # beyond 512 tokens
+    code, out, _ = cli("canary", "save", name, "-o", "canary.json", "--timeout", "100")
+    assert (code, "left out" in out) == (0, True)  # beyond 512 tokens
     assert cli("canary", "check", "canary.json", "--timeout", "100")[0] == 0
     code, out, _ = cli("canary", "check", "canary.json", "minilm", "--json")
     moved = json.loads(out)["moved"]
@@ -105,20 +103,10 @@ def test_llama_cpp(served: tuple[str, str], data: Path, tmp_path: Path, monkeypa
     code, out, _ = cli("run", f"minilm vs {name}", "--data", str(data), "--out", "run", "-q")
     assert code == 0, out
     assert "bits per weight: not known, a server has the weights" in out
-    out = cli("noise", name, "--data", str(data), "-q", "--json")[1]
-    assert len(json.loads(out)["ways"]) == 4
 
     found = json.loads(cli("verify", name, "--of", "minilm@W8-g32", "--data", str(data), "-q", "--json")[1])
     assert found["verdict"] == "other"
     assert (found["to_reference"] < found["difference"]) == exact
-
-    lines = (data / "corpus.jsonl").read_text(encoding="utf-8")
-    (data / "corpus.jsonl").write_text(lines + json.dumps({"_id": "long", "text": LONG}) + "\n", encoding="utf-8")
-    code, out, err = cli("diagnose", f"minilm vs {name}", "--data", str(data), "-n", "22", "-q", "--json")
-    (data / "corpus.jsonl").write_text(lines, encoding="utf-8")
-    assert code == 0, err
-    assert "is left out: the server answered HTTP 500" in err
-    assert [cause["name"] for cause in json.loads(out)["found"]] == ["truncation"]
 
 
 def test_infinity(infinity: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,5 +118,3 @@ def test_infinity(infinity: str, data: Path, tmp_path: Path, monkeypatch: pytest
     assert (code, json.loads(out)["metrics"]["flip@1"]["value"]) == (0, 0)
     found = json.loads(cli("verify", infinity, "--of", "minilm@W8-g32", "--data", str(data), "-q", "--json")[1])
     assert (found["verdict"], found["to_reference"] < 1e-6) == ("other", True)
-    code, out, err = cli("diagnose", f"minilm vs {infinity}", "--data", str(data), "-n", "22", "-q", "--json")
-    assert code == 0, err

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quantdrift.data.sentences import PLAIN
+from quantdrift.data.sentences import SENTENCES
 from quantdrift.models.server import Identity, identify
 from quantdrift.spec.grammar import Endpoint
 
@@ -19,12 +19,12 @@ Model = Callable[[Sequence[str]], NDArray[np.float32]]
 
 def model(seed: int = 0, *, noise: float = 0.0, change: float = 0.0, dim: int = 32) -> Model:
     """Vectors of length 1; noise and change are relative."""
-    weights = np.random.default_rng(seed).normal(size=(len(PLAIN), dim))
+    weights = np.random.default_rng(seed).normal(size=(len(SENTENCES), dim))
     weights += change * np.random.default_rng(seed + 1).normal(size=weights.shape)
     draws = np.random.default_rng()
 
     def embed(texts: Sequence[str]) -> NDArray[np.float32]:
-        rows = weights[[PLAIN.index(text) for text in texts]]
+        rows = weights[[SENTENCES.index(text) for text in texts]]
         rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         step = draws.normal(size=rows.shape)
         return (rows + noise * step / np.linalg.norm(step, axis=1, keepdims=True)).astype("f4")

@@ -39,8 +39,9 @@ class Script:
             return httpx.Response(answer, json={"error": {"message": f"says {answer}"}})
         return httpx.Response(200, json=answer) if isinstance(answer, dict) else answer
 
-    def client(self, key: Key | None = None) -> EndpointClient:
-        retry_policy = RetryPolicy(sleep=self.sleep, say=self.said_so.append, transport=httpx.MockTransport(self))
+    def client(self, key: Key | None = None, **more: Any) -> EndpointClient:
+        transport = httpx.MockTransport(self)
+        retry_policy = RetryPolicy(sleep=self.sleep, say=self.said_so.append, transport=transport, **more)
         return EndpointClient(read_endpoint("openai:https://api.example.org/v1#m"), key=key, retry_policy=retry_policy)
 
 
@@ -85,6 +86,13 @@ def test_it_ends_after_eight_attempts_or_three_where_nothing_ever_answered() -> 
     assert len(script.said_so) == 3  # the waits of 8, 16 and 32 seconds
     script = Script(*[httpx.ConnectError("[Errno 111] Connection refused")] * 9)
     assert "Connection refused (3 attempts). Is the server" in refused(script)
+
+
+def test_it_ends_where_the_next_attempt_would_come_too_late() -> None:
+    script = Script(*[503] * 9)
+    with pytest.raises(ServerError, match=r"\(4 attempts\)"):  # after waits of 0.5, 1 and 2 seconds, and up to one more
+        script.client(total=3.5).embed(["a"])
+    assert len(script.requests) == 4
 
 
 def answer(*embeddings: Any, index: list[Any] | None = None) -> bytes:

@@ -1,5 +1,5 @@
 """Does a folder or server give what was simulated?"""
 
-from quantdrift.cli import Command
+from quantdrift.parts import Command
 
 COMMAND = Command(group="Guard", help=__doc__)

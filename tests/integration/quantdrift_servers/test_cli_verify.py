@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from integration.models import checkpoint_makers as makers
 from quantdrift.builtin.rtn.work import quantize_rtn
-from quantdrift.features.verify.likeness import _largest, _weight
+from quantdrift_servers.verify.likeness import _largest, _weight
 from support.candidate_samples import WORDS, bert, encoder, quantized
 from support.command_line import cli
 from support.embedding_server import no_long_texts, of_model, serving

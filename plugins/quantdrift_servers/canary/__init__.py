@@ -1,5 +1,5 @@
 """Is the model still the one of the index?"""
 
-from quantdrift.cli import Command
+from quantdrift.parts import Command
 
 COMMAND = Command(group="Guard", help=__doc__)

@@ -4,44 +4,27 @@ Where the same texts get other embeddings later, the model is no longer the one 
 """
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from quantdrift.base.errors import ScoreError
-from quantdrift.base.records import AS_LIST, Amount, Record
-from quantdrift.data.sentences import PLAIN
+from quantdrift.parts import QuantDriftError, Record
+from quantdrift_servers.texts import LONGEST, Role, Texts, Vectors
 
-Role = Literal["query", "document"]
-Vectors = NDArray[np.float32]
 Floats = NDArray[np.float64]
-Encode = Callable[[Sequence[tuple[Role, str]], int], Vectors]
+Encode = Callable[[Texts, int], Vectors]
 """The embeddings of texts in their roles, in batches of a size."""
-
-_PARTS = " ".join(f"Part {number} of the manual is about pump {number * 7 % 11}." for number in range(1, 201))
-TEXTS: tuple[tuple[Role, str], ...] = (
-    *(("query" if text.endswith("?") else "document", text) for text in PLAIN),
-    ("query", "opening hours of the museum on MONDAYS"),
-    ("query", "which tablets cause a rash"),
-    ("document", "."),
-    ("document", " \n\t "),
-    ("document", "RETURNS ARE ACCEPTED WITHIN 30 DAYS, ORDER NO. 2026-11/0042, EUR 1,024.50"),
-    ("document", "cafe\u0301 is café; Ελληνικά, русский, 日本語, العربية; 🙂 ﬁne print\u00a0…"),
-    ("document", _PARTS[-1500:]),  # beyond the 256 tokens of a small model
-    ("document", _PARTS),  # beyond 512
-)
-"""What differs between runtimes: where long texts are cut, case, unicode, signs, texts of hardly anything, prompts."""
 
 LEAST, OF_NOISE = 1e-5, 10.0
 """What another model differs by at least, as 1 - cosine, and in units of the model's own noise. Of MiniLM in float32,
 other batches change 8e-13 and threads nothing; float16 in place of float32 1.5e-6 (its own noise is 1.4e-6), bfloat16
 1.3e-4, 8 bits a weight 8e-4, 6 bits 1e-2, 4 bits 0.2, and a limit of 128 tokens in place of 256 0.07."""
-MOST, LONGEST, LARGEST = 256, 100_000, 16_384
-"""Texts, characters of a text, and numbers of an embedding."""
+MOST, LARGEST = 256, 16_384
+"""Texts, and numbers of an embedding."""
 _ALONE, _FEW, _SEED = 1, 5, 0
 """Sizes of the batches that the noise is measured with, and what orders the texts."""
 _NONE = 1e-30
@@ -82,9 +65,9 @@ class Canary(Record):
     model: Annotated[str, Field(max_length=1000)]
     prefixes: dict[Role, Annotated[str, Field(max_length=10_000)]]
     dimension: Annotated[int, Field(ge=1, le=LARGEST)]
-    noise: Amount
+    noise: Annotated[float, Field(ge=0, le=1e300)]
     saved: Annotated[str, Field(max_length=100)]
-    texts: Annotated[tuple[Text, ...], AS_LIST, Field(min_length=2, max_length=MOST)]
+    texts: Annotated[list[Text], Field(min_length=2, max_length=MOST)]
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -96,7 +79,7 @@ class Canary(Record):
         return self
 
     @property
-    def asked(self) -> list[tuple[Role, str]]:
+    def asked(self) -> Texts:
         """The texts with their roles."""
         return [(text.role, text.text) for text in self.texts]
 
@@ -106,17 +89,15 @@ class Canary(Record):
         return np.stack([text.vector for text in self.texts])
 
 
-def make(
-    model: str, texts: Sequence[tuple[Role, str]], encode: Encode, *, prefixes: dict[Role, str], now: str
-) -> Canary:
+def make(model: str, texts: Texts, encode: Encode, *, prefixes: dict[Role, str], now: str) -> Canary:
     """Embed texts, twice more in other batches and order for the noise, and keep what came.
 
     Raises:
-        ScoreError: an embedding is not finite, or larger than can be kept.
+        QuantDriftError: an embedding is larger than can be kept.
     """
     vectors = encode(texts, len(texts))
-    if not np.isfinite(vectors).all() or vectors.shape[1] > LARGEST:
-        raise ScoreError(f"{model}: expected at most {LARGEST:,} numbers of each text, all finite; some are not")
+    if vectors.shape[1] > LARGEST:
+        raise QuantDriftError(f"{model}: expected at most {LARGEST:,} numbers of each text; got {vectors.shape[1]:,}")
     order = np.random.default_rng(_SEED).permutation(len(texts))
     again = np.empty_like(vectors)
     again[order] = encode([texts[row] for row in order], _FEW)
@@ -127,33 +108,17 @@ def make(
         dimension=vectors.shape[1],
         noise=noise,
         saved=now,
-        texts=tuple(
+        texts=[
             Text(role=role, text=text, embedding=base64.b64encode(vector.astype("<f4").tobytes()).decode())
             for (role, text), vector in zip(texts, vectors, strict=True)
-        ),
+        ],
     )
-
-
-def draw(queries: Sequence[str], documents: Sequence[str], n: int) -> list[tuple[Role, str]]:
-    """Some texts of a corpus, a third of them queries, always the same; the longest document is among them."""
-    rng = np.random.default_rng(_SEED)
-    asked = rng.permutation(len(queries))[: n // 3]
-    longest = max(range(len(documents)), key=lambda row: len(documents[row]))
-    others = [row for row in rng.permutation(len(documents)).tolist() if row != longest][: n - len(asked) - 1]
-    texts: list[tuple[Role, str]] = [("query", queries[row][:LONGEST]) for row in asked]
-    return [*texts, *(("document", documents[row][:LONGEST]) for row in (longest, *others))]
-
-
-def by_role(texts: Iterable[tuple[Role, str]]) -> dict[str, list[str]]:
-    """Queries and documents, apart."""
-    kept = list(texts)
-    return {role: [text for part, text in kept if part == role] for role in ("query", "document")}
 
 
 # --- then and now ---------------------------------------------------------------------------------
 
 
-def units(vectors: Vectors) -> tuple[Floats, Floats]:
+def _units(vectors: Vectors) -> tuple[Floats, Floats]:
     """Embeddings of length 1, and their lengths; one of length 0 stays as it is."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
     return vectors / np.maximum(lengths, _NONE)[:, None], lengths
@@ -168,7 +133,7 @@ def moved(then: Vectors, now: Vectors) -> tuple[Floats, Floats, Floats]:
     Returns:
         That, 1 - cosine, and by what lengths were multiplied, float64 [n] each.
     """
-    (before, length), (after, lengths) = units(then), units(now)
+    (before, length), (after, lengths) = _units(then), _units(now)
     turned = ((before - after) ** 2).sum(axis=1) / 2  # 1 - cosine, without its rounding
     ratios = np.where(length == lengths, 1.0, lengths / np.maximum(length, _NONE))
     return np.maximum(turned, (ratios - 1) ** 2 / 2), turned, ratios
@@ -211,8 +176,6 @@ class Check:
 
 def compare(canary: Canary, now: Vectors, refused: Sequence[int] = (), *, tolerance: float | None = None) -> Check:
     """Hold the embeddings of a canary's texts, but for those that were refused, against those that it keeps."""
-    if not np.isfinite(now).all():
-        raise ScoreError("the model gives embeddings that are not finite; expected numbers")
     asked = [row for row in range(len(canary.texts)) if row not in refused]
     then = canary.vectors[asked]
     same = now.shape == then.shape
@@ -231,7 +194,7 @@ def compare(canary: Canary, now: Vectors, refused: Sequence[int] = (), *, tolera
 
 def _nearest(vectors: Vectors) -> NDArray[np.int64]:
     """The other text that is nearest to each by cosine, int64 [n]."""
-    unit, _ = units(vectors)
+    unit, _ = _units(vectors)
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -np.inf)
     return np.asarray(cosines.argmax(axis=1))

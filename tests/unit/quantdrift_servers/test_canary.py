@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.spatial.distance import cosine
 
-from quantdrift.base.errors import QuantDriftError, ScoreError
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import with_checksum
-from quantdrift.features.canary.record import TEXTS, Canary, Role, Vectors, compare, make, moved
+from quantdrift_servers.canary.record import Canary, compare, make, moved
+from quantdrift_servers.texts import TEXTS, Role, Vectors, embedded
 from support.embedding_server import of_letters
 
 ROLES: tuple[Role, ...] = ("query", "document", "document")
@@ -47,10 +48,14 @@ def test_by_hand() -> None:
 
 
 def test_what_no_number_can_be_given_of() -> None:
-    with pytest.raises(ScoreError, match="not finite"):
-        compare(canary_of(PLANE), np.full_like(PLANE, np.nan))
-    with pytest.raises(ScoreError, match="expected at most 16,384 numbers"):
-        canary_of(np.full_like(PLANE, np.inf))
+    class Broken:
+        def encode(self, texts: Sequence[str], _role: str, _size: int) -> Vectors:
+            return np.full((len(texts), 2), np.nan, dtype=np.float32)
+
+    with pytest.raises(QuantDriftError, match="finite"):
+        embedded(Broken(), THREE, 2)
+    with pytest.raises(QuantDriftError, match="at most 16,384 numbers"):
+        canary_of(np.ones((3, 20_000), dtype=np.float32))
 
 
 def test_a_models_own_noise_is_tolerated() -> None:

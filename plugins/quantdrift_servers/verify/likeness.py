@@ -14,15 +14,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.linalg import norm
 from torch import Tensor, nn
 
-from quantdrift.base.errors import ScoreError, UnsupportedError
-from quantdrift.candidate.checkpoint import ForeignModule
-from quantdrift.candidate.pair import Model, QuantizedPair
-from quantdrift.models.server import apart
+from quantdrift.parts import QuantDriftError, QuantizedPair
+from quantdrift_servers.texts import Texts, Vectors, embedded
 
-Vectors = NDArray[np.float32]
 _TYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 """Number types that products are made in; a narrower one holds codes, which are unpacked first."""
 
@@ -69,35 +66,35 @@ class Likeness:
     others: Sequence[Part]
 
 
-def held_against(pair: QuantizedPair, deployed: Model, texts: dict[str, list[str]], batch_size: int) -> Likeness:
+def held_against(pair: QuantizedPair, deployed: Any, texts: Texts, batch_size: int) -> Likeness:
     """Hold what is deployed against the candidate of a prepared pair.
 
     Args:
         pair: whose candidate it should be.
         deployed: a checkpoint that is loaded, or a server.
-        texts: by their role.
+        texts: with their roles.
         batch_size: texts in a pass or request; the noise is that of one by one.
 
     Raises:
-        UnsupportedError: it is another model: embeddings or weights have other sizes.
-        ScoreError: embeddings or weights are not finite.
+        QuantDriftError: it is another model: embeddings or weights have other sizes, or are not finite.
     """
-    reference, modules = _encoded(pair.encoder, texts, batch_size), [pair.encoder.module, *deployed.modules]
+    reference, modules = embedded(pair.encoder, texts, batch_size), [pair.encoder.module, *deployed.modules]
+    visible = deployed.modules and getattr(deployed, "foreign", None) is None  # another library hides its weights
     with pair.candidate():
         with pair.observed():
-            simulated = _encoded(pair.encoder, texts, batch_size)
-        own = apart(simulated, _encoded(pair.encoder, texts, 1))
+            simulated = embedded(pair.encoder, texts, batch_size)
+        own = _apart(simulated, embedded(pair.encoder, texts, 1))
         coarsest = max(map(_coarsest, modules), key=_eps)
-        parts = list(_parts(*modules, unused=pair.never_reached)) if deployed.modules else []
-    there = _encoded(deployed, texts, batch_size)
+        parts = list(_parts(*modules, unused=pair.never_reached)) if visible else []
+    there = embedded(deployed, texts, batch_size)
     if there.shape != simulated.shape:
-        raise UnsupportedError(
+        raise QuantDriftError(
             f"it is another model: expected embeddings of {simulated.shape[1]} numbers; got {there.shape[1]}"
         )
-    noise = own, apart(there, _encoded(deployed, texts, 1))
+    noise = own, _apart(there, embedded(deployed, texts, 1))
     n_layers, widest = len(pair.layers), max((layer.weight.shape[1] for layer in pair.layers), default=1)
     walk = sqrt(n_layers) / 2 * (_eps(coarsest) + sqrt(widest) * _eps(torch.float32))
-    difference, bound = apart(simulated, there), max(walk, sum(noise))
+    difference, bound = _apart(simulated, there), max(walk, sum(noise))
     others = [part for part in parts if part.difference is not None and part.difference > part.bound]
     near: Literal["equal", "within rounding"] = "equal" if np.array_equal(simulated, there) else "within rounding"
     return Likeness(
@@ -107,17 +104,16 @@ def held_against(pair: QuantizedPair, deployed: Model, texts: dict[str, list[str
         bound=bound,
         dtype=str(coarsest).removeprefix("torch."),
         noise=noise,
-        to_reference=apart(reference, there),
+        to_reference=_apart(reference, there),
         parts=parts,
         others=others,
     )
 
 
-def _encoded(model: Any, texts: dict[str, list[str]], batch_size: int) -> Vectors:
-    vectors = np.concatenate([model.encode(part, role, batch_size) for role, part in texts.items()])
-    if not np.isfinite(vectors).all():
-        raise ScoreError("expected embeddings of finite numbers; some are not")
-    return np.asarray(vectors, dtype=np.float32)
+def _apart(before: Vectors, now: Vectors) -> float:
+    """The largest distance of two embeddings of a text, over the length of the first."""
+    first, second = before.astype(np.float64), now.astype(np.float64)
+    return float((norm(first - second, axis=1) / np.maximum(norm(first, axis=1), 1e-30)).max())
 
 
 # --- weights ----------------------------------------------------------------------------------------
@@ -136,8 +132,6 @@ def _coarsest(module: nn.Module) -> torch.dtype:
 def _parts(simulated: nn.Module, deployed: nn.Module, *, unused: Sequence[str]) -> Iterator[Part]:
     """Hold the weights of every module against those of the same name; one that is not used is passed over."""
     there = dict(deployed.named_modules())
-    if any(isinstance(module, ForeignModule) for module in there.values()):
-        return
     for name, module in simulated.named_modules():
         mine = {key: value.detach().float() for key, value in module.named_parameters(recurse=False)}
         if mine and name not in unused:
@@ -161,9 +155,9 @@ def _weight(module: nn.Module | None, key: str, mine: Tensor, name: str) -> Tens
     value = getattr(module, key, None)
     if isinstance(value, Tensor) and type(value) in {Tensor, nn.Parameter} and value.dtype in _TYPES:
         if value.shape != mine.shape:
-            raise UnsupportedError(f"it is another model: expected {name}.{key} {[*mine.shape]}; got {[*value.shape]}")
+            raise QuantDriftError(f"it is another model: expected {name}.{key} {[*mine.shape]}; got {[*value.shape]}")
         if not value.isfinite().all():
-            raise ScoreError(f"expected finite weights; those of {name} are not")
+            raise QuantDriftError(f"expected finite weights; those of {name} are not")
         return value.detach().float()
     if module is not None and key == "weight" and mine.ndim == 2:  # noqa: PLR2004 -- a matrix
         unit = torch.eye(mine.shape[1], device=mine.device)
