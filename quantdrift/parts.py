@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported fr
     from quantdrift.data.streamed import Document as Document
     from quantdrift.data.streamed import Shard as Shard
     from quantdrift.data.streamed import StreamedDataset as StreamedDataset
+    from quantdrift.data.streamed import Workers as Workers
     from quantdrift.data.streamed import document_of as document_of
     from quantdrift.data.streamed import is_url as is_url
     from quantdrift.data.streamed import json_documents as json_documents
@@ -119,7 +120,7 @@ _NAMES = {
     "cli.options": "OnCorpus OnModel argument flag option prints",
     "data.retrieval": "RetrievalDataset raw_lines read_beir_folder read_lines",
     "data.sentences": "SENTENCES",
-    "data.streamed": "DataKind Document Shard StreamedDataset document_of is_url json_documents",
+    "data.streamed": "DataKind Document Shard StreamedDataset Workers document_of is_url json_documents",
     "evidence.record": "Evidence",
     "finished.contents": "FinishedRun Part digest",
     "finished.formats": "Format",

@@ -24,6 +24,7 @@ from quantdrift.parts import (
     Progress,
     Shard,
     StreamedDataset,
+    Workers,
     document_of,
     extras_named,
     in_one_line,
@@ -31,7 +32,7 @@ from quantdrift.parts import (
     json_documents,
     raw_lines,
 )
-from quantdrift_shards.workers import Workers, in_processes, on_ray
+from quantdrift_shards.workers import in_processes, on_ray
 
 SHARD = 16_384
 """Documents of a shard: what a worker that is killed does again."""

@@ -25,12 +25,9 @@ DEATHS = 3
 """Workers in a row that may die without having finished anything."""
 
 Score = Callable[[Any], bytes]
-"""Scores a shard, and returns what is kept of it."""
 Make = Callable[..., Score]
-"""Loads a model that scores shards; has to be picklable."""
 Results = Iterator[tuple[Any, bytes]]
-"""Shards with what is kept of each, as they are finished."""
-Workers = Callable[[Make, Sequence[Any]], Results]
+"""Shards with what is kept of each, as they are finished; `Workers` of quantdrift.parts says what the others are."""
 
 
 class Worker:

@@ -101,10 +101,9 @@ def run_streamed(
             qrels=dataset.qrels or None,
             dataset=dataset.name,
             record=own_ids_record(dataset),
-            shards=dataset.shards,
+            data=dataset,
             kept=kept,
             workers=dataset.workers(engine or "local", workers),
-            keep_own_ids=dataset.keep_own_ids,
             job=partial(Job, opens=opens, root=root, similarity=pair.similarity),
         )
         counts = {"n_queries": len(dataset.query_ids), "n_documents": dataset.n_documents}
@@ -297,18 +296,16 @@ class StreamedSearch(Search):
     """A search in a corpus in shards, of which no embedding is held.
 
     Attributes:
-        shards: of the corpus.
-        kept: their states.
+        data: the queries and the shards of the corpus.
+        kept: states of the shards.
         workers: who encodes and scores them; this process if None.
         job: makes the job of the workers, of what is known when the models are loaded.
-        keep_own_ids: whether documents of a query's own id and text count.
     """
 
-    shards: Sequence[Shard]
+    data: StreamedDataset
     kept: KeptShards
     workers: Workers | None
     job: Callable[..., Job]
-    keep_own_ids: bool
 
     @property
     def held(self) -> tuple[Inputs, ...]:
@@ -324,7 +321,7 @@ class StreamedSearch(Search):
         job = self.job(
             settings=flow.settings,
             queries=(np.array(reference[0]), np.array(candidate[0])),
-            asked=None if self.keep_own_ids else (self.queries.ids, self.queries.items),
+            asked=None if self.data.keep_own_ids else (self.queries.ids, self.queries.items),
             weights=(weights, weights if pair.query_only else candidate_weights),
             runtime=dict(pair.runtime),
             layers=pair.made.layers if isinstance(pair, QuantizedPair) and pair.made else None,
@@ -341,23 +338,23 @@ class StreamedSearch(Search):
             asked=job.asked and digest_of(text for part in job.asked for text in part),
         )
         shown = "encoding and scoring the corpus"
-        with flow.stage("documents", shown, job.passes * sum(shard.n for shard in self.shards)) as tell:
+        with flow.stage("documents", shown, job.passes * self.data.n_documents) as tell:
             state = reduce(merge, self._states(flow, job, tell))
-        left_out = np.flatnonzero(state.n_items.cpu().numpy() < self.shards[-1].start + self.shards[-1].n)
+        left_out = np.flatnonzero(state.n_items.cpu().numpy() < self.data.n_documents)
         said = on_own_ids([self.queries.ids[row] for row in left_out.tolist()], self.qrels or {})
         return replace(state, notes=(said,) if said else ())
 
     def _states(self, flow: Flow, job: Job, tell: Callable[[int], None]) -> Iterator[ScoreState]:
         """States of the shards: those that are kept of a run that was interrupted, then those that are made now."""
         todo = []
-        for shard in self.shards:
+        for shard in self.data.shards:
             if (state := read_cache(self.kept.path(shard), _state_in)) is None:
                 todo.append(shard)
             else:
                 tell(job.passes * shard.n)
                 yield state
-        if n_kept := len(self.shards) - len(todo):
-            note(f"{n_kept} of {len(self.shards)} shards are there from a run that was interrupted")
+        if n_kept := len(self.data.shards) - len(todo):
+            note(f"{n_kept} of {len(self.data.shards)} shards are there from a run that was interrupted")
         progress: Any = SimpleNamespace(stage=lambda *_: nullcontext(tell))  # in the bar of the whole corpus
         here = partial(score_shard, job, job.flow(flow.pair, progress))
         alone = ((shard, here(shard)) for shard in todo)
