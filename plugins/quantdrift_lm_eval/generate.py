@@ -17,9 +17,9 @@ from torch import nn
 from quantdrift.base.display import in_one_line
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.builtin.sentence.work import pick_device
-from quantdrift.features.rag.questions import Prompt
 from quantdrift.models.loading import LoadLog, quiet_loading
 from quantdrift.models.weights import weights_fingerprint
+from quantdrift_rag.questions import Prompt
 
 _LOCAL = ("hf", "hf-auto", "huggingface")
 """Models whose files transformers loads here."""

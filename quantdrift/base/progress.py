@@ -24,6 +24,11 @@ class Silent:
         yield lambda _steps: None
 
 
+def progress_bars(*, quiet: bool) -> Progress:
+    """Bars on the terminal, unless a command is to be quiet."""
+    return Silent() if quiet else Terminal()
+
+
 class Terminal:
     """A bar per stage, with rate and time left; plain lines where there is no terminal."""
 

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar, Self
+from typing import Annotated, Any, BinaryIO, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
@@ -271,10 +271,10 @@ class Record(BaseModel):
     def checked(cls, content: Mapping[str, Any], path: Path) -> Self:
         """The fields of a file, each checked; raises as `read`."""
         try:
-            return cls.model_validate(content)
-        except (ValidationError, ValueError, QuantDriftError) as problem:
-            what = problem_of(problem) if isinstance(problem, ValidationError) else problem
-            raise cls.ERROR(f"{path} is damaged, expected {cls.WHAT}: {what}. Make it again: {cls.MAKE}") from problem
+            return validated(cls, content)
+        except (ValueError, QuantDriftError) as problem:
+            message = f"{path} is damaged, expected {cls.WHAT}: {problem}. Make it again: {cls.MAKE}"
+            raise cls.ERROR(message) from problem
 
     @classmethod
     def has_checksum(cls, content: Mapping[str, Any]) -> bool:
@@ -308,6 +308,17 @@ class Record(BaseModel):
     def head(cls) -> dict[str, Any]:
         """Return the keys that a file begins with: format and version."""
         return {"format": cls.FORMAT, cls.VERSION_KEY: cls.VERSION}
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validated(kind: type[Model], content: object) -> Model:
+    """Check content from anywhere, JSON as a text or as its value; a ValueError says what is wrong in a few words."""
+    try:
+        return kind.model_validate(parse_json(content) if isinstance(content, str | bytes) else content)
+    except ValidationError as error:
+        raise ValueError(problem_of(error)) from error
 
 
 def problem_of(error: ValidationError) -> str:

@@ -92,6 +92,11 @@ def default_place(pair: Spec | Versus, dataset: Any, ending: str = "") -> Path:
     return elsewhere
 
 
+def output_folder(*words: str) -> Path:
+    """The folder under quantdrift-runs that these words call: output_folder("rag", "nq") is quantdrift-runs/rag_nq."""
+    return RUNS / "_".join(map(slug, words))
+
+
 def slug(text: str) -> str:
     """The text as a file name that every file system takes; ./model gives that of model."""
     return re.sub(r"[^A-Za-z0-9.@+=_-]+", "_", text).strip("._") or "run"

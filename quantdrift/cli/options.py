@@ -16,7 +16,7 @@ import typer
 
 from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
-from quantdrift.base.progress import Progress, Silent, Terminal
+from quantdrift.base.progress import Progress, progress_bars
 from quantdrift.base.text import share_of
 from quantdrift.cli import PANELS, Interrupted
 from quantdrift.show.output import Output, emit, form_of
@@ -266,7 +266,7 @@ class OnModel:
     @property
     def progress(self) -> Progress:
         """Bars on the terminal, unless it is to be quiet."""
-        return Silent() if self.quiet else Terminal()
+        return progress_bars(quiet=self.quiet)
 
     @property
     def how(self) -> dict[str, Any]:
@@ -380,7 +380,7 @@ class Streaming:
 
     @property
     def streaming(self) -> dict[str, Any]:
-        """The arguments of `StreamedDataset.run`."""
+        """The arguments of `run_streamed`."""
         return {"engine": self.engine, "workers": self.workers, "keep": self.keep}
 
 

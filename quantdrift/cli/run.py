@@ -115,6 +115,7 @@ def command(options: RunOptions) -> Output:
 
 def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
     """Measure a pair on data that are never in memory as a whole."""
+    from quantdrift.asking.streamed_search import check_streamed, run_streamed
     from quantdrift.runs.folder import check_place
 
     assert options.data is not None  # that is what the kind is of
@@ -122,11 +123,11 @@ def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
         raise UnsupportedError(
             "--shortlist is for a corpus in memory; leave it out, or give a folder with corpus.jsonl"
         )
-    kind.check_pair(pair)
+    check_streamed(pair)
     if options.out is not None:
         check_place(options.out.absolute())
     with options.stoppable("no run was written"):
         dataset = kind.dataset(options.data, options.split, shard=options.shard, progress=options.progress)
         dataset = replace(dataset, keep_own_ids=options.keep_own_ids)
         out = options.out or default_place(pair, dataset)
-        return dataset.run(pair, out=out, **options.how, **options.streaming)
+        return run_streamed(pair, dataset, out=out, **options.how, **options.streaming)

@@ -11,7 +11,7 @@ from typing import Any
 from quantdrift.asking.ask import State
 from quantdrift.base.display import clean, duration, error_line, note
 from quantdrift.base.errors import DiskError, QuantDriftError
-from quantdrift.base.progress import Progress, Silent, Terminal
+from quantdrift.base.progress import progress_bars
 from quantdrift.base.text import counted
 from quantdrift.cli import Interrupted
 from quantdrift.cli.options import OnCells
@@ -34,7 +34,7 @@ def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, 
     """
     cells = cells_of(study)
     check_folder(out)
-    bars: Progress = Silent() if options.quiet else Terminal()
+    bars = progress_bars(quiet=options.quiet)
     data = Data(progress=bars)
     fingerprints, problems = list[str | None](), dict[str, str]()
     for cell in cells:

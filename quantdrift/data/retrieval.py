@@ -211,10 +211,12 @@ def read_lines(file: Path) -> Iterator[tuple[int, str]]:
     return lines_of(lambda: file.open("rb"), file)
 
 
-def refuse_long(line: bytes, where: str) -> None:
-    """Refuse a line that was cut where no record ends any more."""
-    if len(line) > LONGEST:
-        raise DataError(f"{where}: longer than {LONGEST >> 20} MB; expected a record a line")
+def raw_lines(stream: Any, where: Path | str, *, first: int = 1) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a binary stream as they are, numbered from `first`; one without end is refused."""
+    for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=first):
+        if len(line) > LONGEST:
+            raise DataError(f"{where}, line {number}: longer than {LONGEST >> 20} MB; expected a record a line")
+        yield number, line
 
 
 def lines_of(
@@ -225,9 +227,8 @@ def lines_of(
     try:
         with opened() as stream:
             made = 0
-            for number, raw in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=first):
+            for number, raw in raw_lines(stream, file, first=first):
                 made += len(raw)
-                refuse_long(raw, f"{file}, line {number}")
                 if stored is not None:
                     refuse_bomb(made, stored)
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")

@@ -1,29 +1,106 @@
-"""Data that are never in memory as a whole: each kind of them is read and measured in a manner of its own.
+"""Data that are never in memory as a whole: a kind of them brings shards, each of which is read where it is scored.
 
-A kind is the object `DATA` of a feature, or an entry point of another package.
+A kind is an entry point, also of another package.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
+from quantdrift.base.display import in_one_line
+from quantdrift.base.errors import DataError
 from quantdrift.base.progress import Progress
+from quantdrift.base.records import refuse_bomb
 from quantdrift.base.registry import Registry, imported
-
-if TYPE_CHECKING:
-    from quantdrift.runs.folder import Run
+from quantdrift.data import retrieval
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 """Start of a URL; one that went through a path has one slash."""
+Document = tuple[str, str, str]
+"""Id, text, and text without its title."""
+Score = Callable[[Any], bytes]
+"""Scores a shard, and returns what is kept of it."""
+Workers = Callable[[Callable[..., Score], Sequence[Any]], Iterator[tuple[Any, bytes]]]
+"""Gives each shard to one of several workers, and yields it with what is kept of it as soon as it is scored.
+
+A worker calls the first argument once, which loads its model; its keywords are `number`, of the worker among those of
+one machine, and `threads`, of torch.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Documents that follow each other in a file or a table; a subclass says how they are read.
+
+    Attributes:
+        url: of the file or table.
+        digest: of all that this holds.
+        size: of this in bytes, as it is stored.
+        start: position of the first document in the corpus.
+        n: how many there are.
+        row: number of the first document in the file or table.
+    """
+
+    url: str
+    digest: str
+    size: int
+    start: int
+    n: int
+    row: int
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents, from the first; more than `n` are not taken."""
+        raise NotImplementedError
+
+    def read(self) -> list[Document]:
+        """Read the documents.
+
+        Raises:
+            DataError: a document is broken, or there are fewer than before; names file and line or row.
+        """
+        with in_one_line(f"{self.url} cannot be read", kind=DataError):
+            documents, made = list[Document](), 0
+            for document in islice(self.documents(), self.n):
+                made += len(document[1])
+                refuse_bomb(made, self.size)
+                documents.append(document)
+        if len(documents) < self.n:
+            end = self.row + len(documents)
+            raise DataError(f"{self.url} ends after {end:,} rows; it has changed while it was read")
+        retrieval.check_ids([name for name, *_ in documents], where=self.url)
+        return documents
+
+
+class ByPosition(Sequence[Any]):
+    """What belongs to each document of a corpus; that of the shard which was read last stays in memory.
+
+    Args:
+        shards: of the corpus.
+        read: reads what belongs to the documents of a shard, in their order.
+    """
+
+    def __init__(self, shards: Sequence[Shard], read: Callable[[Any], Sequence[Any]]) -> None:
+        self._shards, self._read = shards, lru_cache(maxsize=1)(read)
+
+    def __len__(self) -> int:
+        return self._shards[-1].start + self._shards[-1].n
+
+    def __getitem__(self, position: Any) -> Any:
+        shard = self._shards[bisect_right(self._shards, position, key=lambda shard: shard.start) - 1]
+        return self._read(shard)[position - shard.start]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamedDataset:
-    """Queries with their labels, and documents of which a part is in memory at a time.
+    """Queries with their labels, and documents of which a shard is in memory at a time.
 
     Attributes:
         name: what reports call it.
@@ -32,11 +109,10 @@ class StreamedDataset:
         query_ids: one unique id a query.
         queries: their texts.
         qrels: query id to document id to grade.
-        n_documents: how many documents there are.
-        fingerprint: digest of queries, labels and documents.
+        shards: of the documents, in their order.
+        fingerprint: digest of queries, labels and documents, whatever the size of shards.
         warnings: what is worth telling, one sentence each.
         keep_own_ids: whether queries that are documents too find themselves.
-        kind: that read it.
     """
 
     name: str
@@ -45,11 +121,48 @@ class StreamedDataset:
     query_ids: tuple[str, ...]
     queries: Sequence[str]
     qrels: Mapping[str, Mapping[str, int]]
-    n_documents: int
+    shards: tuple[Shard, ...]
     fingerprint: str
     warnings: tuple[str, ...] = ()
     keep_own_ids: bool = False
-    kind: DataKind | None = None
+
+    @classmethod
+    def of(cls, folder: Path, split: str, *, path: str, shards: Iterable[Shard]) -> Self:
+        """Read the queries and labels of a folder in BEIR layout, and then the shards.
+
+        Raises:
+            DataError: a file is missing or broken, queries are images, or there is no shard.
+        """
+        query_ids, queries, qrels, notes = retrieval.read_queries(folder, split, document_ids=None)
+        if queries and not isinstance(queries[0], str):
+            raise DataError(f"{path}: a corpus in shards takes queries that are texts, and these are images")
+        if not (shards := tuple(shards)):
+            raise DataError(f"{path} holds no document; expected one at least")
+        digest = hashlib.blake2b(digest_size=16)
+        judged = sorted((query, doc, str(grade)) for query, grades in qrels.items() for doc, grade in grades.items())
+        contents = dict.fromkeys((shard.url, shard.digest) for shard in shards)  # one for each file
+        for part in (query_ids, queries, [word for line in judged for word in line], [end for _, end in contents]):
+            retrieval.feed(digest, part)
+        warnings = [
+            retrieval.counted("empty queries", retrieval.empty(query_ids, queries)),
+            "" if qrels else "no relevance labels: drift is measured, relevance metrics are not",
+        ]
+        return cls(
+            name=path.rsplit("/", 1)[-1],
+            path=path,
+            split=split,
+            query_ids=query_ids,
+            queries=queries,
+            qrels=qrels,
+            shards=shards,
+            fingerprint=digest.hexdigest(),
+            warnings=(*notes, *filter(None, warnings)),
+        )
+
+    @property
+    def n_documents(self) -> int:
+        """How many documents there are."""
+        return self.shards[-1].start + self.shards[-1].n
 
     @property
     def own_ids(self) -> str | None:
@@ -57,14 +170,13 @@ class StreamedDataset:
         return "kept" if self.keep_own_ids else None
 
     def document_texts(self, wanted: Collection[str]) -> dict[str, str]:
-        """Read the texts of some documents, by id."""
-        raise NotImplementedError
+        """Go through the corpus for the texts of some documents, by id."""
+        return {name: text for shard in self.shards for name, text, _ in shard.read() if name in wanted}
 
-    def run(self, pair: Any, **how: Any) -> Run:
-        """Measure a pair and write the run; `how` is what `asking.run.run` takes, and `cli.options.Streaming` gives."""
-        assert self.kind is not None  # which has read it
-        run: Run = imported(self.kind.run)(pair, self, **how)
-        return run
+    def workers(self, engine: str, n: int | None) -> Workers | None:
+        """Return who scores the shards, as `--engine` and `--workers` ask; None for this process alone."""
+        del engine, n
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,36 +185,49 @@ class DataKind:
 
     Attributes:
         accepts: "module:function" that says of (folder or URL, whether streaming was asked for) whether it is of it.
-        check: "module:function" that refuses a pair which cannot be measured on such data.
-        read: "module:function" that reads (folder or URL, split, progress=...) as a `StreamedDataset`.
-        run: "module:function" that measures (pair, dataset, out=..., settings=..., ...) and writes the run.
+        read: "module:function" that reads (folder or URL, split, shard=..., progress=...) as a `StreamedDataset`;
+            `shard` is how many documents one has at most, None where nobody says.
     """
 
     accepts: str
-    check: str
     read: str
-    run: str
 
-    def check_pair(self, pair: Any) -> None:
-        """Refuse a pair that cannot be measured on such data."""
-        imported(self.check)(pair)
-
-    def dataset(self, place: str | Path, split: str, *, progress: Progress, **options: Any) -> StreamedDataset:
+    def dataset(
+        self, place: str | Path, split: str, *, shard: int | None = None, progress: Progress
+    ) -> StreamedDataset:
         """Read the data at a place."""
-        dataset: StreamedDataset = imported(self.read)(place, split, progress=progress, **options)
-        return replace(dataset, kind=self)
+        dataset: StreamedDataset = imported(self.read)(place, split, shard=shard, progress=progress)
+        return dataset
 
 
-STREAMED: Registry[DataKind] = Registry(
-    "quantdrift.data", package="quantdrift.features", attribute="DATA", kind=DataKind
-)
+STREAMED: Registry[DataKind] = Registry("quantdrift.data", kind=DataKind)
 
 
 def streamed_kind(place: str | Path, *, asked: bool = False) -> DataKind | None:
-    """Find the kind of the data at a place; None where they are read into memory."""
-    return next((kind for kind in STREAMED.values() if imported(kind.accepts)(place, asked)), None)
+    """Find the kind of the data at a place; None where they are read into memory.
+
+    A kind that takes the place unasked comes before one that does so because streaming was asked for.
+    """
+    ways = dict.fromkeys((False, asked))
+    return next((kind for way in ways for kind in STREAMED.values() if imported(kind.accepts)(place, way)), None)
 
 
 def is_url(place: str | Path) -> bool:
     """Whether data lie elsewhere than in a folder here."""
     return bool(_URL.match(str(place)))
+
+
+# --- documents from anywhere ----------------------------------------------------------------------
+
+
+def json_documents(opened: Callable[[], Any], where: str, *, first: int = 1) -> Iterator[Document]:
+    """Read documents of JSON lines ({"_id", "title", "text"}), of what is opened at the line of number `first`."""
+    lines = retrieval.lines_of(opened, where, first=first)
+    for place, name, record in retrieval.read_records(where, '{"_id": "...", "text": "..."}', lines):
+        yield name, retrieval.text_of(record, place), record["text"]
+
+
+def document_of(record: Mapping[str, Any], where: str) -> Document:
+    """Return the document of a row of a table, which has "_id", "text" and perhaps "title"; each is checked."""
+    retrieval.check_string(record["text"], f'{where}: "text"')
+    return retrieval.named(record["_id"], f'{where}: "_id"'), retrieval.text_of(record, where), record["text"]

@@ -9,6 +9,7 @@ from typing import Any
 from quantdrift.asking.ask import attempted
 from quantdrift.asking.ensure import ensure
 from quantdrift.asking.opening import LocalModel, Opened, load_model, load_searching, open_pair
+from quantdrift.asking.streamed_search import run_streamed
 from quantdrift.asking.subsets import neighbours_of, part_of
 from quantdrift.base.errors import DiskError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress
@@ -150,7 +151,8 @@ def run_cells(
             in_parts = entry.retriever or entry.neighbours or entry.sizes or cell.settings.held_out
             with attempted(folder.note(cell), key):
                 if isinstance(whole, StreamedDataset) and not in_parts:  # parts of such data are refused below
-                    whole.run(cell.spec, out=out, cell=key, device=cell.settings.device or device, **how, **streaming)
+                    how |= {"out": out, "cell": key, "device": cell.settings.device or device}
+                    run_streamed(cell.spec, whole, **how, **streaming)
                 else:
                     lists = shortlists.of(cell, data)
                     ensure(key, out, opened=partial(_opened, cell, models.of(cell, data), data, lists), **how)

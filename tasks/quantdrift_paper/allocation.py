@@ -8,7 +8,6 @@ from statistics import fmean
 from typing import Any
 
 from quantdrift.base.errors import SpecError
-from quantdrift.features.rag.answers import RECORD, Rag, RagRecord
 from quantdrift.metrics import parse_metric
 from quantdrift.scheme import FULL_BITS, Scheme
 from quantdrift.spec.grammar import parse
@@ -16,6 +15,7 @@ from quantdrift.study.folder import StudyFolder
 from quantdrift_paper.capture import BASE, METRICS, PAPERS, Agreement, Capture, Captured, Point
 from quantdrift_paper.cells import QUANTIZED_BY
 from quantdrift_paper.latex import Column, Row, escaped
+from quantdrift_rag.answers import RECORD, Rag, RagRecord
 
 OURS = "gap"
 CRITERIA = {

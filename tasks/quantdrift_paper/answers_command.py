@@ -10,10 +10,10 @@ from pathlib import Path
 from quantdrift.base.errors import DataError
 from quantdrift.base.progress import Silent, Terminal
 from quantdrift.cli.options import argument, option, prints
-from quantdrift.features.rag.answers import RECORD, RagRecord
-from quantdrift.features.rag.questions import ANSWERS, Questions, read_questions
 from quantdrift.runs.folder import find_runs
 from quantdrift.show.output import Output
+from quantdrift_rag.answers import RECORD, RagRecord
+from quantdrift_rag.questions import ANSWERS, Questions, read_questions
 
 
 @prints("json")

@@ -15,10 +15,10 @@ from torch import Tensor
 from quantdrift.base.errors import RunError
 from quantdrift.base.records import Record
 from quantdrift.builtin.sentence.work import pick_device
-from quantdrift.features.rag.questions import Prompt
 from quantdrift.models.files.named import resolve
 from quantdrift.models.loading import loading, quiet_loading
 from quantdrift.models.weights import weights_fingerprint
+from quantdrift_rag.questions import Prompt
 
 LONGEST = 30
 """Tokens of an answer."""

@@ -19,7 +19,6 @@ import yaml
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import check_writable, write_text
 from quantdrift.cli.options import argument, option, prints
-from quantdrift.features.rag.answers import Rag
 from quantdrift.metrics import parse_metric
 from quantdrift.report.figures import Figure, separation_histogram, write_pictures
 from quantdrift.report.study_figures import change_rates
@@ -32,6 +31,7 @@ from quantdrift_paper.cells import ANY, RETRIEVAL, RunCell, by, each, mean_of, o
 from quantdrift_paper.figures import capture_chart, law_chart
 from quantdrift_paper.latex import Column, Row, Table, escaped, lines_of
 from quantdrift_paper.law import LEAST_RUNS, law_runs
+from quantdrift_rag.answers import Rag
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {**vars(damage), **vars(allocation)}
 

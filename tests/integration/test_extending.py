@@ -52,7 +52,7 @@ def test_the_page_lists_the_files_that_it_shows() -> None:
     assert {*FILES} == {f"{name}.py" for name in SETUP["py-modules"]} | {
         f"{name}/{file}.py" for name in SETUP["packages"] for file in ("__init__", "command")
     }
-    assert sum(map(len, POINTS.values())) == 7
+    assert sum(map(len, POINTS.values())) == 8
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +138,18 @@ def test_the_format(quantdrift: Says, folder: Path) -> None:
     (folder / "b.txt").write_text("#lines\nq1 d2 d1 d3\nq2 d2 d1 d3\n")
     (part,) = json.loads(quantdrift("diff", "a.txt", "b.txt", "-m", "first_lost@1", "--json"))["parts"]
     assert part["metrics"]["first_lost@1"]["value"] == 0.5
+
+
+def test_data_in_shards(quantdrift: Says, folder: Path, place: Path) -> None:
+    table = folder / "table"
+    table.mkdir()
+    (table / "queries.jsonl").write_bytes((place / "a" / "queries.jsonl").read_bytes())
+    rows = map(json.loads, (place / "a" / "corpus.jsonl").read_text().splitlines())
+    (table / "corpus.csv").write_text("".join(["_id,text\n", *(f"{row['_id']},{row['text']}\n" for row in rows)]))
+    words = ("run", place / "tiny@W3", "--json", "--quiet", "--data")
+    whole, parts = (json.loads(quantdrift(*words, *at)) for at in ((place / "a",), (table, "--shard", "8")))
+    assert (parts["data"]["shards"], parts["data"]["n_documents"]) == (4, whole["data"]["n_documents"])
+    assert parts["metrics"]["flip@1"] == whole["metrics"]["flip@1"]
 
 
 @pytest.mark.slow

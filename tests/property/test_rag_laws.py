@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantdrift.features.rag.answers import exact_match, normalized, token_f1
+from quantdrift_rag.answers import exact_match, normalized, token_f1
 from support.places import module_at
 
 TEXTS = st.text(alphabet="aAbt he\u2013.,'-\u00e9\u00df\n1", max_size=14) | st.text(max_size=8)

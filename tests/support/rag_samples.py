@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from quantdrift.data.retrieval import read_beir_folder
-from quantdrift.features.rag.questions import Prompt
 from quantdrift.measuring.flow import assemble
 from quantdrift.runs.folder import write_run
 from quantdrift.scoring.streamed import score_matrix
+from quantdrift_rag.questions import Prompt
 from support.beir_folder import write_beir_folder
 
 QUESTIONS = {"q0": "who sank", "q1": "who swam", "q2": "who flew"}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quantdrift.features.rag.answers import RECORD, Condition, RagRecord
 from quantdrift.statistics.conformal import observe
+from quantdrift_rag.answers import RECORD, Condition, RagRecord
 from support.places import ROOT
 from support.study_samples import study_of
 

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from paper import COMPARISONS, OFFLINE, rows_in, write_page, written
 
-from quantdrift.features.rag.answers import RECORD, Rag, RagRecord, normalized
 from quantdrift.metrics import parse_metric
 from quantdrift.spec.grammar import parse
 from quantdrift.statistics.conformal import accepts, observe, threshold_of
@@ -28,6 +27,7 @@ from quantdrift.trust.certify import random_splits
 from quantdrift.trust.router import percentile_threshold
 from quantdrift.trust.sweep import answers_of
 from quantdrift_paper.capture import read_capture
+from quantdrift_rag.answers import RECORD, Rag, RagRecord, normalized
 
 SPLITS, FEW = 20, 200
 """Splits of the stability check and of routing, as in the paper; and resamples of what is split so many times."""

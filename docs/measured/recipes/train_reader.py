@@ -20,11 +20,11 @@ import torch
 
 from quantdrift.base.errors import DataError
 from quantdrift.data.labelled import read_folder, searched
-from quantdrift.features.rag.questions import read_answers
 from quantdrift.models.files.named import resolve
 from quantdrift.models.loading import loading, quiet_loading
 from quantdrift_paper.reader import TRAINED_ON, TrainedOn
 from quantdrift_paper.training import descend, script
+from quantdrift_rag.questions import read_answers
 
 EPOCHS, BATCH, RATE, SHARE, LENGTH, WINDOW = 4, 16, 2e-4, 0.5, 480, 192
 """Passes, pairs a step, learning rate, share of the passages that are learned from, characters of a passage, tokens."""

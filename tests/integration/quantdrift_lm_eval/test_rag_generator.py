@@ -8,8 +8,8 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from integration.quantdrift_lm_eval.lm_eval_samples_maker import save_model
-from quantdrift.features.rag.answers import RagRecord
-from quantdrift.features.rag.questions import Prompt
+from quantdrift_rag.answers import RagRecord
+from quantdrift_rag.questions import Prompt
 from support.command_line import cli
 from support.rag_samples import PASSAGES, QUESTIONS, write_search, write_world
 

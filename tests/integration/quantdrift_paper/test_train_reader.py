@@ -14,9 +14,9 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 import torch
 from transformers import BertForQuestionAnswering
 
-from quantdrift.features.rag.answers import RagRecord
-from quantdrift.features.rag.questions import Prompt
 from quantdrift_paper.reader import LONGEST, Reader, spans
+from quantdrift_rag.answers import RagRecord
+from quantdrift_rag.questions import Prompt
 from support.beir_folder import write_beir_folder
 from support.candidate_samples import WORDS, bert, save_backbone
 from support.command_line import cli

@@ -16,9 +16,9 @@ from quantdrift.base.progress import Silent
 from quantdrift.base.records import refuse_bomb
 from quantdrift.data.labelled import read_folder
 from quantdrift.data.retrieval import read_beir_folder, read_qrels
-from quantdrift.features.shards.corpus import read_sharded
 from quantdrift.finished.contents import read_text
 from quantdrift.finished.formats import read_finished
+from quantdrift_shards.corpus import read_sharded
 
 MEGABYTE = 1 << 20
 

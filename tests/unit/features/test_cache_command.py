@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from quantdrift.asking.streamed_search import KeptShards
 from quantdrift.builtin.rtn.work import quantize_rtn
 from quantdrift.candidate.calibration.candidate import LayerStore
 from quantdrift.candidate.calibration.in_order import LayerCandidate
-from quantdrift.features.shards.corpus import Shard
-from quantdrift.features.shards.search import KeptShards
+from quantdrift.data.streamed import Shard
 from quantdrift.measuring.problem import CachedArrays
 from quantdrift.measuring.readings import fitted_probe
 from quantdrift.models.server import identify

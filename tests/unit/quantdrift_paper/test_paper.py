@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.features.rag.answers import Condition, RagRecord
 from quantdrift.spec.grammar import parse
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import STUDY, StudyFolder, StudyRecord
 from quantdrift_paper.cells import USUAL, RunCell
 from quantdrift_paper.latex import Table, escaped
 from quantdrift_paper.tables import PLANS, Source, write_paper
+from quantdrift_rag.answers import Condition, RagRecord
 from support.command_line import cli
 from support.study_samples import study_of
 

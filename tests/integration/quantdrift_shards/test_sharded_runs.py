@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantdrift.asking.streamed_search import score_shard
 from quantdrift.base.errors import DataError
 from quantdrift.evidence.record import Evidence
-from quantdrift.features.shards.search import score_shard
 from quantdrift.runs.folder import read_run
 from support.beir_folder import numbered, write_beir_folder
 from support.small_evidence import assert_same
@@ -82,7 +82,7 @@ def test_a_run_that_was_interrupted_goes_on_and_makes_a_damaged_shard_again(
         return score_shard(job, flow, shard)
 
     line = ("run", "TINY@W2", "--data", "ROOT/sharded", *SHARDS)
-    monkeypatch.setattr("quantdrift.features.shards.search.score_shard", scored)
+    monkeypatch.setattr("quantdrift.asking.streamed_search.score_shard", scored)
     assert "stopped here" in quantdrift(*line, "--out", "again", code=2)
     assert not Path("again").exists()
     kept = sorted((place / "cache" / "shards").rglob("*.npz"))

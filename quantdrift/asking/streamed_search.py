@@ -30,9 +30,8 @@ from quantdrift.candidate.calibration.sample import calibration_texts
 from quantdrift.candidate.methods import methods_of
 from quantdrift.candidate.pair import Pair, QuantizedPair
 from quantdrift.data.retrieval import on_own_ids, own_documents, own_rows
+from quantdrift.data.streamed import ByPosition, Score, Shard, StreamedDataset, Workers
 from quantdrift.evidence.record import Noise
-from quantdrift.features.shards.corpus import ByPosition, Shard, ShardedDataset
-from quantdrift.features.shards.workers import Score, Workers, worker_number
 from quantdrift.measuring.flow import NOISE_DEPTH, Arms, Flow, noise_of_scores, scores_of
 from quantdrift.measuring.readings import Search
 from quantdrift.models.inputs import Inputs, Rows, Settings, Vectors, text_inputs
@@ -48,9 +47,9 @@ _VERSION = 3
 """Version of what is kept of a shard; a change in what it means makes kept ones void."""
 
 
-def run_shards(
+def run_streamed(
     name: Spec | Versus,
-    dataset: ShardedDataset,
+    dataset: StreamedDataset,
     *,
     settings: Settings,
     store: EmbeddingStore,
@@ -82,19 +81,19 @@ def run_shards(
         DataError: a document is broken.
         RunError: workers died, or have another model.
     """
-    check_in_shards(name)
+    check_streamed(name)
     check_place(how["out"].absolute())
     started = now()
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
     opens = partial(load_pair, name, device=device, revision=revision, **settings.loading)
     pair, store = opens(), store_for(store, trusted=settings.trust_remote_code)
     check_vectors(pair.encoder, f"{name}: a corpus in shards is searched")
-    team, root = Workers(engine=engine or "local", n=workers), store.root if keep else None
+    root = store.root if keep else None
     with tempfile.TemporaryDirectory(prefix="quantdrift-shards-") as spare:
         kept = KeptShards((store.root or Path(spare)) / "shards")
         ids, items = (ByPosition(dataset.shards, read) for read in (kept.names, Shard.read))
         documents = _Documents(role="document", ids=ids, items=items, digest={"corpus": dataset.fingerprint})
-        search = ShardedSearch(
+        search = StreamedSearch(
             queries=text_inputs(dataset.queries, role="query", ids=dataset.query_ids),
             documents=documents,
             similarity=pair.similarity,
@@ -102,11 +101,10 @@ def run_shards(
             qrels=dataset.qrels or None,
             dataset=dataset.name,
             record=own_ids_record(dataset),
-            shards=dataset.shards,
+            data=dataset,
             kept=kept,
-            workers=team,
-            keep_own_ids=dataset.keep_own_ids,
-            job=partial(Job, opens=opens, root=root, similarity=pair.similarity, threads=team.threads),
+            workers=dataset.workers(engine or "local", workers),
+            job=partial(Job, opens=opens, root=root, similarity=pair.similarity),
         )
         counts = {"n_queries": len(dataset.query_ids), "n_documents": dataset.n_documents}
         data = described_data(dataset, **counts, shards=len(dataset.shards))
@@ -118,7 +116,7 @@ def run_shards(
         return run
 
 
-def check_in_shards(name: Spec | Versus) -> None:
+def check_streamed(name: Spec | Versus) -> None:
     """Refuse a pair that cannot be measured on a corpus in shards."""
     if isinstance(name, Versus):
         if name.on_server:
@@ -202,7 +200,6 @@ class Job:
         weights: digests of what encodes documents, by reference and candidate.
         runtime: what decides embeddings beside weights and inputs.
         layers: the candidate's calibrated layers, where there are any.
-        threads: of torch; None leaves them.
     """
 
     opens: partial[Pair]
@@ -214,24 +211,23 @@ class Job:
     weights: tuple[str, str]
     runtime: Mapping[str, str]
     layers: Sequence[LayerCandidate] | None
-    threads: int | None
 
     @property
     def passes(self) -> int:
         """How often a document is encoded."""
         return len(set(self.weights))
 
-    def scorer(self) -> Score:
-        """Load the models in a worker.
+    def scorer(self, *, number: int = 0, threads: int | None = None) -> Score:
+        """Load the models in a worker, which has a number among those of its machine, and so many threads of torch.
 
         Raises:
             RunError: this machine has another model, or other libraries.
         """
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
+        if threads is not None:
+            torch.set_num_threads(threads)
         cards = torch.cuda.device_count()
         several = cards > 1 and self.opens.keywords["device"] in {None, "cuda"}
-        pair = self.opens(**({"device": f"cuda:{worker_number() % cards}"} if several else {}))
+        pair = self.opens(**({"device": f"cuda:{number % cards}"} if several else {}))
         if self.layers is not None and isinstance(pair, QuantizedPair):
             pair.take(self.layers)
         here, wanted = (pair.fingerprint, dict(pair.runtime)), (self.weights[0], dict(self.runtime))
@@ -296,22 +292,20 @@ class _Documents(Inputs):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ShardedSearch(Search):
+class StreamedSearch(Search):
     """A search in a corpus in shards, of which no embedding is held.
 
     Attributes:
-        shards: of the corpus.
-        kept: their states.
-        workers: who encodes and scores them.
+        data: the queries and the shards of the corpus.
+        kept: states of the shards.
+        workers: who encodes and scores them; this process if None.
         job: makes the job of the workers, of what is known when the models are loaded.
-        keep_own_ids: whether documents of a query's own id and text count.
     """
 
-    shards: Sequence[Shard]
+    data: StreamedDataset
     kept: KeptShards
-    workers: Workers
+    workers: Workers | None
     job: Callable[..., Job]
-    keep_own_ids: bool
 
     @property
     def held(self) -> tuple[Inputs, ...]:
@@ -327,7 +321,7 @@ class ShardedSearch(Search):
         job = self.job(
             settings=flow.settings,
             queries=(np.array(reference[0]), np.array(candidate[0])),
-            asked=None if self.keep_own_ids else (self.queries.ids, self.queries.items),
+            asked=None if self.data.keep_own_ids else (self.queries.ids, self.queries.items),
             weights=(weights, weights if pair.query_only else candidate_weights),
             runtime=dict(pair.runtime),
             layers=pair.made.layers if isinstance(pair, QuantizedPair) and pair.made else None,
@@ -344,28 +338,29 @@ class ShardedSearch(Search):
             asked=job.asked and digest_of(text for part in job.asked for text in part),
         )
         shown = "encoding and scoring the corpus"
-        with flow.stage("documents", shown, job.passes * sum(shard.n for shard in self.shards)) as tell:
+        with flow.stage("documents", shown, job.passes * self.data.n_documents) as tell:
             state = reduce(merge, self._states(flow, job, tell))
-        left_out = np.flatnonzero(state.n_items.cpu().numpy() < self.shards[-1].start + self.shards[-1].n)
+        left_out = np.flatnonzero(state.n_items.cpu().numpy() < self.data.n_documents)
         said = on_own_ids([self.queries.ids[row] for row in left_out.tolist()], self.qrels or {})
         return replace(state, notes=(said,) if said else ())
 
     def _states(self, flow: Flow, job: Job, tell: Callable[[int], None]) -> Iterator[ScoreState]:
         """States of the shards: those that are kept of a run that was interrupted, then those that are made now."""
         todo = []
-        for shard in self.shards:
+        for shard in self.data.shards:
             if (state := read_cache(self.kept.path(shard), _state_in)) is None:
                 todo.append(shard)
             else:
                 tell(job.passes * shard.n)
                 yield state
-        if n_kept := len(self.shards) - len(todo):
-            note(f"{n_kept} of {len(self.shards)} shards are there from a run that was interrupted")
+        if n_kept := len(self.data.shards) - len(todo):
+            note(f"{n_kept} of {len(self.data.shards)} shards are there from a run that was interrupted")
         progress: Any = SimpleNamespace(stage=lambda *_: nullcontext(tell))  # in the bar of the whole corpus
         here = partial(score_shard, job, job.flow(flow.pair, progress))
-        for shard, content in self.workers.map(job.scorer, todo, here):
+        alone = ((shard, here(shard)) for shard in todo)
+        for shard, content in alone if self.workers is None else self.workers(job.scorer, todo):
             self.kept.write(shard, content)
-            if not self.workers.alone:
+            if self.workers is not None:
                 tell(job.passes * shard.n)
             yield _state_in(memoryview(content))
 

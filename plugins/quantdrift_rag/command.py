@@ -6,26 +6,31 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from quantdrift.base.display import shown
-from quantdrift.base.errors import MissingExtraError, QuantDriftError
-from quantdrift.base.extras import extras_named
-from quantdrift.base.paths import RUNS
-from quantdrift.base.progress import Silent, Terminal
-from quantdrift.base.text import counted, percent, with_interval
-from quantdrift.cli import Interrupted
-from quantdrift.cli.measuring import slug
-from quantdrift.cli.options import argument, flag, option, prints
-from quantdrift.features.rag.answers import RECORD, Rag, RagRecord
-from quantdrift.features.rag.questions import ANSWERS, Generator, read_questions
-from quantdrift.metrics.numbers import show_p
-from quantdrift.runs.folder import find_runs
-from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
-from quantdrift.statistics.estimates import as_json
+from quantdrift.parts import (
+    Grid,
+    Interrupted,
+    Output,
+    QuantDriftError,
+    argument,
+    as_json,
+    extras_named,
+    find_runs,
+    flag,
+    option,
+    output_folder,
+    prints,
+    progress_bars,
+    shown,
+    with_interval,
+)
+from quantdrift_rag.answers import RECORD, Rag, RagRecord
+from quantdrift_rag.questions import ANSWERS, Generator, read_questions
 
 _MEASURES = {"exact_match": "exact match", "token_f1": "token F1", "gold_in_context": "gold in context"}
 _TEXT = 120
 """Characters of a question or an answer on the screen."""
+_SMALL = 0.001
+"""p-values below are not written out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +85,10 @@ def command(options: RagOptions) -> Output:
         find_runs(options.what), answers=options.answers, data=options.data, n_passages=options.passages
     )
     generator = _generator(options)
-    place = options.out or RUNS / f"rag_{slug(questions.about['data'])}_{slug(generator.name)}"
+    place = options.out or output_folder("rag", questions.about["data"], generator.name)
     RagRecord.check_place(place / RECORD)
     try:
-        record = questions.answered_by(generator, place / ANSWERS, Silent() if options.quiet else Terminal())
+        record = questions.answered_by(generator, place / ANSWERS, progress_bars(quiet=options.quiet))
     except KeyboardInterrupt:
         raise Interrupted(f"answers are kept in {place / ANSWERS}; the same command goes on from there") from None
     record.write(place / RECORD)
@@ -91,11 +96,8 @@ def command(options: RagOptions) -> Output:
 
 
 def _generator(options: RagOptions) -> Generator:
-    entry = next(iter(entry_points(group="quantdrift.generators", name="lm-eval")), None)
-    if entry is None:
-        raise MissingExtraError("lm_eval", "lm-eval", needed_for="quantdrift rag")
     with extras_named(needed_for="quantdrift rag", extra="lm-eval"):
-        generator: Generator = entry.load()(
+        generator: Generator = entry_points(group="quantdrift.generators")["lm-eval"].load()(
             options.model,
             options.model_args,
             batch_size=options.batch_size,
@@ -111,9 +113,10 @@ def _generator(options: RagOptions) -> Generator:
 
 def _shown(rag: Rag, n_changed: int, place: Path | None) -> Output:
     record = rag.record
+    passages = f"{record.n_passages:,} passage" + ("" if record.n_passages == 1 else "s")
     return Output(
         data=_json(rag, n_changed),
-        title=f"{len(record.ids):,} questions of {shown(record.data)}, {counted(record.n_passages, 'passage')} each",
+        title=f"{len(record.ids):,} questions of {shown(record.data)}, {passages} each",
         about=[f"{record.kind}: {shown(record.generator, _TEXT)}"],
         grids=[_table(rag), _differences(rag), *_changes(rag, n_changed)],
         lines=[f"Note: {note}." for note in record.notes],
@@ -131,7 +134,7 @@ def _table(rag: Rag) -> Grid:
         if effect is None:
             row += ["-"] * 3
         else:
-            changed = f"{effect.n_changed:,} ({percent(effect.changed.value)})"
+            changed = f"{effect.n_changed:,} ({100 * (effect.changed.value or 0):.1f} %)"
             row += [changed, f"{effect.right_to_wrong:,}", f"{effect.wrong_to_right:,}"]
         rows.append(row)
     head = ["passages of", *_MEASURES.values(), "answers changed", "right to wrong", "wrong to right"]
@@ -145,7 +148,7 @@ def _differences(rag: Rag) -> Grid:
         steps = [effect.differences.get(key) for key in _MEASURES]
         row = [shown(name), "-" if effect.other_passages is None else f"{effect.other_passages:,}"]
         row += ["-" if step is None else with_interval(step, sign="+") for step in steps]
-        rows.append([*row, show_p(effect.p_value), show_p(effect.p_holm)])
+        rows.append([*row, *("<0.001" if p < _SMALL else f"{p:.3f}" for p in (effect.p_value, effect.p_holm))])
     head = ["passages of", "other passages", *_MEASURES.values(), "p", "p (Holm)"]
     title = "candidate minus full precision, in percentage points (95 %); p that exact match is the same"
     return Grid(title=title, head=head, rows=rows, stacked=True)

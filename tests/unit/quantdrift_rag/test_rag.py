@@ -8,9 +8,9 @@ import pytest
 
 from quantdrift.base.errors import DataError, QuantDriftError, RunError
 from quantdrift.base.progress import Silent
-from quantdrift.features.rag.answers import Condition, Rag, RagRecord, exact_match, holds_answer, token_f1
-from quantdrift.features.rag.questions import Prompt, Questions, answer, read_answers, read_questions
 from quantdrift.runs.folder import read_run, write_run
+from quantdrift_rag.answers import Condition, Rag, RagRecord, exact_match, holds_answer, token_f1
+from quantdrift_rag.questions import Prompt, Questions, answer, read_answers, read_questions
 from support.rag_samples import PASSAGES, QUESTIONS, REFERENCE, Echo, write_search, write_world
 
 ASKED = {"q1": "Who swam?", "q2": "Who flew?"}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from quantdrift.base.errors import DataError
 from quantdrift.base.progress import Silent
-from quantdrift.features.shards import corpus
-from quantdrift.features.shards.corpus import ByPosition, Shard, ShardedDataset, is_sharded, read_sharded
+from quantdrift.data.streamed import ByPosition, Shard
+from quantdrift_shards.corpus import ShardedDataset, is_sharded, read_sharded
 
 Record = dict[str, object]
 
@@ -164,7 +164,6 @@ def test_a_file_that_changes_meanwhile_is_refused(three: Path) -> None:
 
 
 def test_an_endless_line_does_not_fill_the_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "LONGEST", 1 << 20)
     monkeypatch.setattr("quantdrift.data.retrieval.LONGEST", 1 << 20)
     (folder / "corpus" / "a.jsonl").write_text('{"_id": "x", "text": "' + "a" * (2 << 20))
     with pytest.raises(DataError, match=r"a\.jsonl, line 1: longer than 1 MB"):

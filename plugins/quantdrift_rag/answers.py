@@ -7,21 +7,18 @@ record holds questions, gold answers and what was said in each condition; every 
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from operator import ne
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, NonNegativeInt, model_validator
 
-from quantdrift.base.records import Record, Whole
-from quantdrift.statistics.estimates import Estimate, mean_estimate, rate_estimate
-from quantdrift.statistics.paired import McNemar, mcnemar_exact, paired_mean_difference, paired_rate_difference
-from quantdrift.statistics.verdicts import holm
+from quantdrift.parts import Estimate, Record, estimate, holm, mcnemar_exact, paired_difference
 
 RECORD = "rag.json"
 Outcomes = NDArray[np.float64]
@@ -116,7 +113,7 @@ class RagRecord(Record):
     generator: str
     kind: Kind
     data: str
-    n_passages: Whole
+    n_passages: NonNegativeInt
     gold_by: Literal["labels", "answer text"]
     ids: list[str]
     questions: list[str]
@@ -150,12 +147,7 @@ class RagRecord(Record):
 
 # --- what changed ---------------------------------------------------------------------------------
 
-_MEASURES: dict[str, tuple[Callable[[Outcomes], Estimate], Callable[[Outcomes, Outcomes], Estimate]]] = {
-    "exact_match": (rate_estimate, paired_rate_difference),
-    "token_f1": (mean_estimate, paired_mean_difference),
-    "gold_in_context": (rate_estimate, paired_rate_difference),
-}
-"""A measure's estimate of a condition, and that of a difference of two."""
+_MEASURES: dict[str, Literal["rate", "mean"]] = {"exact_match": "rate", "token_f1": "mean", "gold_in_context": "rate"}
 _TURNS = {(1, 0): "right to wrong", (0, 1): "wrong to right", (0, 0): "still wrong", (1, 1): "still right"}
 """Whether an answer was right before and after, to what that is called; in the order in which changes are shown."""
 
@@ -233,7 +225,7 @@ class Rag:
     def estimates(self) -> dict[str, dict[str, Estimate]]:
         """Exact match and gold in context with Wilson intervals, token F1 with a bootstrap interval."""
         return {
-            condition: {measure: _MEASURES[measure][0](values) for measure, values in outcomes.items()}
+            condition: {measure: estimate(values, _MEASURES[measure]) for measure, values in outcomes.items()}
             for condition, outcomes in self.outcomes.items()
         }
 
@@ -247,7 +239,7 @@ class Rag:
         parts = zip(candidates, tests, adjusted, strict=True)
         return {candidate.name: self._effect(candidate, test, p_holm or 0.0) for candidate, test, p_holm in parts}
 
-    def _effect(self, after: Condition, test: McNemar, p_holm: float) -> Effect:
+    def _effect(self, after: Condition, test: Any, p_holm: float) -> Effect:
         before = self.record.reference
         outcomes = self.outcomes[before.name], self.outcomes[after.name]
         said = before.answers, after.answers
@@ -259,13 +251,13 @@ class Rag:
         return Effect(
             name=after.name,
             other_passages=sum(map(ne, before.passages or (), after.passages or ())) if known else None,
-            changed=rate_estimate(differs.astype(float)),
+            changed=estimate(differs.astype(float), "rate"),
             right_to_wrong=test.only_a,
             wrong_to_right=test.only_b,
             p_value=test.p_value,
             p_holm=p_holm,
             differences={
-                measure: _MEASURES[measure][1](values, outcomes[1][measure])
+                measure: paired_difference(values, outcomes[1][measure], _MEASURES[measure])
                 for measure, values in outcomes[0].items()
                 if measure in outcomes[1]
             },

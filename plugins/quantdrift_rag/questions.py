@@ -3,6 +3,7 @@
 Runs are searches that `quantdrift run` measured; nothing is searched here.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,27 +11,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from pydantic import AliasChoices, BaseModel, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, Field
 
-from quantdrift.base.errors import DataError, QuantDriftError, RunError
-from quantdrift.base.progress import Progress
-from quantdrift.base.records import LONGEST, bytes_digest, parse_json, problem_of, read_json, refusals
-from quantdrift.base.text import some
-from quantdrift.data.retrieval import plain_or_zipped, read_lines
-from quantdrift.evidence.record import Evidence
-from quantdrift.features.rag.answers import Condition, RagRecord, holds_answer
-from quantdrift.finished.texts import read_texts
-from quantdrift.runs.folder import Run
-from quantdrift.runs.identity import classifies
+from quantdrift.parts import (
+    DataError,
+    Evidence,
+    Progress,
+    QuantDriftError,
+    Run,
+    RunError,
+    in_one_line,
+    read_json,
+    read_lines,
+    read_texts,
+    validated,
+)
+from quantdrift_rag.answers import Condition, RagRecord, holds_answer
 
 CONTROL, REFERENCE = "no passages", "full precision"
 ANSWERS = "answers.jsonl"
 """Of gold answers beside the data, and of a generator's answers in the folder of a result."""
 _LONGEST = 2_000
 """Characters of an answer that are kept."""
+_NAMED = 4
+"""Ids that an error names at most."""
 
-
-Text = Annotated[str, Field(max_length=LONGEST)]
+Text = Annotated[str, Field(max_length=64 << 20)]
 """Of a file from anywhere; by the limit pydantic refuses halves of surrogate pairs, which UTF-8 cannot write."""
 
 
@@ -72,10 +78,9 @@ def read_answers(file: Path, questions: Mapping[str, str]) -> dict[str, tuple[st
     part, lines = ("question", _squad_lines(file)) if file.suffix == ".json" else ("line", read_lines(file))
     for number, line in lines:
         try:
-            gold = _Gold.model_validate(parse_json(line) if isinstance(line, str) else line)
-        except ValueError as error:  # pydantic's is one
-            why = problem_of(error) if isinstance(error, ValidationError) else error
-            raise DataError(f"{file}, {part} {number}: {why}; expected {_EXPECTED}") from error
+            gold = validated(_Gold, line)
+        except ValueError as error:
+            raise DataError(f"{file}, {part} {number}: {error}; expected {_EXPECTED}") from error
         n_lines += 1
         name = str(gold.id)
         if gold.question is not None and _asked(gold.question) != _asked(questions.get(name, "")):
@@ -85,7 +90,7 @@ def read_answers(file: Path, questions: Mapping[str, str]) -> dict[str, tuple[st
     if not answers:
         raise DataError(
             f"{file} has answers to {n_lines:,} questions, and none of the run's is among them; the run asks "
-            f"{some(questions)}. Expected {_EXPECTED}"
+            f"{', '.join([*questions][:_NAMED])}, ... Expected {_EXPECTED}"
         )
     return answers
 
@@ -218,7 +223,8 @@ def read_questions(runs: Sequence[Run], *, answers: Path | None, data: Path | No
             f"the data of {first.path} are gone or changed ({path or said['name']}); name a folder that has them with "
             "--data"
         )
-    file = answers or (plain_or_zipped(Path(path), ANSWERS) if path else None)
+    beside = [Path(path or "", name) for name in (ANSWERS, f"{ANSWERS}.gz")] if path else []
+    file = answers or next(filter(Path.is_file, beside), None)
     if file is None:
         raise DataError(f"{path or 'the task'} has no {ANSWERS}; name a file with --answers: {_EXPECTED}")
     golds = read_answers(file, texts.inputs)
@@ -232,7 +238,8 @@ def read_questions(runs: Sequence[Run], *, answers: Path | None, data: Path | No
     conditions = _conditions(searches, ids, n_passages)
     passages = {name for condition in conditions for names in condition.passages or () for name in names}
     if unknown := passages - texts.items.keys():
-        raise DataError(f"{len(unknown):,} passages that the runs found are not in the data: {some(sorted(unknown))}")
+        few = ", ".join(sorted(unknown)[:_NAMED])
+        raise DataError(f"{len(unknown):,} passages that the runs found are not in the data, such as {few}")
 
     def has_gold(question: str, names: Sequence[str]) -> bool:
         if relevant:
@@ -259,7 +266,7 @@ def read_questions(runs: Sequence[Run], *, answers: Path | None, data: Path | No
 
 def _evidence_of(run: Run, n_passages: int) -> Evidence:
     evidence = run.evidence()
-    if classifies(run.record) or evidence.deltas == "none":
+    if run.record["data"].get("kind") == "classification" or evidence.deltas == "none":
         raise RunError(f"{run.path} is no search: expected a run that found passages for questions")
     if evidence.depth < n_passages and int(evidence.n_items.max(initial=0)) > evidence.depth:
         raise RunError(f"{run.path} keeps {evidence.depth} ranks, of {n_passages} to read; run it with -k {n_passages}")
@@ -308,7 +315,7 @@ def answer(prompts: Sequence[Prompt], generator: Generator, kept: Path | None, p
     Raises:
         RunError: the file holds something else, or cannot be written.
     """
-    keys = {prompt: bytes_digest(json.dumps([generator.identity, prompt.text]).encode()) for prompt in prompts}
+    keys = {prompt: _key(generator, prompt) for prompt in prompts}
     before = {} if kept is None or not kept.exists() else _read_kept(kept)
     said = {prompt: before[key] for prompt, key in keys.items() if key in before}
     left = [prompt for prompt in prompts if prompt not in said]
@@ -326,6 +333,11 @@ def answer(prompts: Sequence[Prompt], generator: Generator, kept: Path | None, p
     return said
 
 
+def _key(generator: Generator, prompt: Prompt) -> str:
+    said = json.dumps([generator.identity, prompt.text]).encode()
+    return hashlib.blake2b(said, digest_size=20).hexdigest()
+
+
 def cleaned(text: str) -> str:
     """The first line of an answer, of a length that is stored, in letters that UTF-8 can write."""
     line = text.partition("\n")[0].strip()[:_LONGEST]
@@ -333,7 +345,8 @@ def cleaned(text: str) -> str:
 
 
 def _append(path: Path, lines: str) -> None:
-    with refusals(f"answers were not kept in {path}", ". Free some space or choose another folder with --out"):
+    then = ". Free some space or choose another folder with --out"
+    with in_one_line(f"answers were not kept in {path}", then, kind=RunError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write(lines.encode())
@@ -357,10 +370,10 @@ def _read_kept(path: Path) -> dict[str, str]:
         *lines, half = content.split(b"\n")
         if not _START.startswith(half[: len(_START)]):
             lines.append(half)  # no answer of ours, so the file is refused
-        kept = [_Kept.model_validate(parse_json(line)) for line in lines]
+        kept = [validated(_Kept, line) for line in lines]
         if half:
             os.truncate(path, len(content) - len(half))
-    except (ValueError, OSError) as error:  # pydantic's is a ValueError
+    except (ValueError, OSError) as error:
         raise RunError(
             f"{path} is not what quantdrift rag keeps of a generator's answers ({str(error).splitlines()[0]}); move it "
             "away, or choose another folder with --out"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from quantdrift.base.progress import Silent
-from quantdrift.features.rag.questions import read_questions
 from quantdrift.runs.folder import read_run
+from quantdrift_rag.questions import read_questions
 from support.command_line import cli
 from support.rag_samples import REFERENCE, Echo, write_search, write_world
 

@@ -1,5 +1,5 @@
 """Answers of a generator behind a quantized search."""
 
-from quantdrift.cli import Command
+from quantdrift.parts import Command
 
 COMMAND = Command(group="Measure", help=__doc__)

@@ -14,56 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from quantdrift.base.display import in_one_line, note
-from quantdrift.base.errors import QuantDriftError, RunError
-from quantdrift.base.extras import extras_named
+from quantdrift.parts import QuantDriftError, RunError, extras_named, in_one_line, note
 
 DEATHS = 3
 """Workers in a row that may die without having finished anything."""
 
 Score = Callable[[Any], bytes]
-"""Turns a shard into what is kept of it."""
-Make = Callable[[], Score]
-"""Loads a model that scores shards; has to be picklable."""
+Make = Callable[..., Score]
 Results = Iterator[tuple[Any, bytes]]
-"""Shards with what is kept of each, as they are finished."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workers:
-    """How many work, and where.
-
-    Attributes:
-        engine: "local", processes on this machine, or "ray".
-        n: how many; None is one locally, and with Ray one for every accelerator, or else every core.
-    """
-
-    engine: str = "local"
-    n: int | None = None
-
-    @property
-    def alone(self) -> bool:
-        """Whether this process does all the work."""
-        return self.engine == "local" and self.n in {None, 1}
-
-    @property
-    def threads(self) -> int | None:
-        """Threads of torch for each of several workers on this machine; None leaves them."""
-        return None if self.alone or self.engine != "local" else max(1, (os.cpu_count() or 1) // (self.n or 1))
-
-    def map(self, make: Make, shards: Sequence[Any], here: Score) -> Results:
-        """Score every shard by workers, whose models `make` loads, or by `here` in this process."""
-        if self.engine == "ray":
-            return _on_ray(make, shards, self.n)
-        if self.alone:
-            return ((shard, here(shard)) for shard in shards)
-        return _in_processes(make, shards, min(self.n or 1, len(shards)))
+"""Shards with what is kept of each, as they are finished; `Workers` of quantdrift.parts says what the others are."""
 
 
 class Worker:
@@ -86,8 +50,8 @@ _WORKER = Worker()
 """The worker of this process, which has one model."""
 
 
-def worker_number() -> int:
-    """Number of the process among all that were started here; 0 for Ray's, which see the accelerator that is theirs."""
+def _number() -> int:
+    """Number of the process among all that were started here."""
     number = multiprocessing.current_process().name.rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
 
@@ -109,22 +73,23 @@ def _start() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _score(job: Path, shard: Any) -> tuple[Any, bytes]:
+def _score(job: Path, threads: int, shard: Any) -> tuple[Any, bytes]:
     def make() -> Score:
-        return cast(Make, pickle.loads(job.read_bytes()))()
+        return cast(Make, pickle.loads(job.read_bytes()))(number=_number(), threads=threads)
 
     return _WORKER.score(make, shard)
 
 
-def _in_processes(make: Make, shards: Sequence[Any], n: int) -> Results:
-    todo, deaths = list(shards), 0
+def in_processes(make: Make, shards: Sequence[Any], *, n: int, threads: int) -> Results:
+    """Score every shard in one of n processes on this machine, each with so many threads."""
+    todo, deaths, n = list(shards), 0, min(n, len(shards))
     while todo:
         # in a file that nobody else can read or write: at a pipe we would wait until a worker reads it
         with TemporaryDirectory(prefix="quantdrift-workers-") as folder, _pool(n) as pool:
             job = Path(folder) / "job"
             job.write_bytes(pickle.dumps(make))
             try:
-                for future in as_completed([pool.submit(_score, job, shard) for shard in todo]):
+                for future in as_completed([pool.submit(_score, job, threads, shard) for shard in todo]):
                     shard, kept = future.result()
                     todo.remove(shard)
                     deaths = 0
@@ -157,7 +122,8 @@ def _pool(n: int) -> Iterator[ProcessPoolExecutor]:
 # --- Ray ------------------------------------------------------------------------------------------
 
 
-def _on_ray(make: Make, shards: Sequence[Any], n: int | None) -> Results:
+def on_ray(make: Make, shards: Sequence[Any], *, n: int | None) -> Results:
+    """Score every shard by one of n actors, each of which sees an accelerator that is its own."""
     with extras_named(needed_for="--engine ray"):
         ray: Any = import_module("ray")  # its types are in the way
     started = not ray.is_initialized()

@@ -6,25 +6,33 @@ of some thousand documents are read where they are needed, by whoever scores the
 
 import gzip
 import hashlib
+import os
 import re
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import accumulate, islice
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from quantdrift.base.display import in_one_line
-from quantdrift.base.errors import DataError
-from quantdrift.base.extras import extras_named
-from quantdrift.base.progress import Progress
-from quantdrift.base.records import LONGEST, refuse_bomb
-from quantdrift.base.text import some
-from quantdrift.data import retrieval
-from quantdrift.data.streamed import StreamedDataset, is_url
+from quantdrift.parts import (
+    DataError,
+    Document,
+    Progress,
+    Shard,
+    StreamedDataset,
+    Workers,
+    document_of,
+    extras_named,
+    in_one_line,
+    is_url,
+    json_documents,
+    raw_lines,
+)
+from quantdrift_shards.workers import in_processes, on_ray
 
 SHARD = 16_384
 """Documents of a shard: what a worker that is killed does again."""
@@ -33,59 +41,28 @@ LAYOUT = (
     "and perhaps title) or corpus/*.jsonl, which may end in .gz; or in one such file, corpus.jsonl or corpus.parquet"
 )
 _ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
-_ROWS = 4096
+_ROWS, _NAMED = 4096, 4
 _digest: Callable[[], Any] = partial(hashlib.blake2b, digest_size=16)
-
-Document = tuple[str, str, str]
-"""Id, text, and text without its title."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """Documents that follow each other in one file.
+class FileShard(Shard):
+    """Documents that follow each other in one file: JSON lines, packed or not, or Parquet.
 
     Attributes:
-        url: of the file.
-        digest: of the whole file, unpacked.
-        size: of the file in bytes, as it lies there.
-        start: position of the first document in the corpus.
-        n: how many there are.
-        row: of the first document in the file; of JSON lines, its line.
-        at: byte at which that line begins, unpacked.
+        at: byte of a file of lines at which the first document begins, unpacked.
     """
 
-    url: str
-    digest: str
-    size: int
-    start: int
-    n: int
-    row: int
     at: int = 0
 
-    def read(self) -> list[Document]:
-        """Read the documents.
-
-        Raises:
-            DataError: a document is broken, or the file is not what it was; names file and line or row.
-        """
-        with in_one_line(f"{self.url} cannot be read", kind=DataError):
-            if _size_of(self.url) != self.size:
-                raise DataError(f"{self.url} has changed while it was read; start again")
-            documents, made = list[Document](), 0
-            for document in islice(self._rows() if self.url.endswith(".parquet") else self._lines(), self.n):
-                made += len(document[1])
-                refuse_bomb(made, self.size)
-                documents.append(document)
-        if len(documents) < self.n:
-            end = self.row + len(documents)
-            raise DataError(f"{self.url} ends after {end:,} rows; it has changed while it was read")
-        retrieval.check_ids([name for name, *_ in documents], where=self.url)
-        return documents
-
-    def _lines(self) -> Iterator[Document]:
-        lines = islice(retrieval.lines_of(lambda: _unpacked(self.url, self.at), self.url, first=self.row), self.n)
-        for where, name, record in retrieval.read_records(self.url, '{"_id": "...", "text": "..."}', lines):
-            yield name, retrieval.text_of(record, where), record["text"]
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents, unless the file has changed."""
+        if _size_of(self.url) != self.size:
+            raise DataError(f"{self.url} has changed while it was read; start again")
+        if self.url.endswith(".parquet"):
+            yield from self._rows()
+        else:
+            yield from json_documents(lambda: _unpacked(self.url, self.at), self.url, first=self.row)
 
     def _rows(self) -> Iterator[Document]:
         with _unpacked(self.url) as stream:
@@ -96,43 +73,21 @@ class Shard:
             row, groups = starts[first], range(first, file.num_row_groups)
             for batch in file.iter_batches(_ROWS, row_groups=groups, columns=[key, *texts]):
                 for place in range(max(0, self.row - row), len(batch)):
-                    where = f"{self.url}, row {row + place + 1}"
                     # a text that is kept once for many rows is unpacked row by row
                     record = batch.slice(place, 1).to_pylist()[0]
-                    retrieval.check_string(record["text"], f'{where}: "text"')
-                    name = retrieval.named(record[key], f'{where}: "_id"')
-                    yield name, retrieval.text_of(record, where), record["text"]
+                    yield document_of({**record, "_id": record[key]}, f"{self.url}, row {row + place + 1}")
                 row += len(batch)
-
-
-class ByPosition(Sequence[Any]):
-    """What belongs to each document of a corpus; that of the shard which was read last stays in memory.
-
-    Args:
-        shards: of the corpus.
-        read: reads what belongs to the documents of a shard, in their order.
-    """
-
-    def __init__(self, shards: Sequence[Shard], read: Callable[[Shard], Sequence[Any]]) -> None:
-        self._shards, self._read = shards, lru_cache(maxsize=1)(read)
-
-    def __len__(self) -> int:
-        return self._shards[-1].start + self._shards[-1].n
-
-    def __getitem__(self, position: Any) -> Any:
-        shard = self._shards[bisect_right(self._shards, position, key=lambda shard: shard.start) - 1]
-        return self._read(shard)[position - shard.start]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShardedDataset(StreamedDataset):
-    """Queries with their labels, and a corpus in shards; its fingerprint is the same whatever the size of these."""
+    """Queries with their labels, and a corpus in files."""
 
-    shards: tuple[Shard, ...]
-
-    def document_texts(self, wanted: Collection[str]) -> dict[str, str]:
-        """Go through the corpus for the texts of some documents."""
-        return {name: text for shard in self.shards for name, text, _ in shard.read() if name in wanted}
+    def workers(self, engine: str, n: int | None) -> Workers | None:
+        """Return who scores the shards: processes on this machine, or Ray's actors; None for this process alone."""
+        if engine == "ray":
+            return partial(on_ray, n=n)
+        return partial(in_processes, n=n, threads=max(1, (os.cpu_count() or 1) // n)) if n not in {None, 1} else None
 
 
 def is_sharded(place: str | Path, asked: bool = False) -> bool:
@@ -156,41 +111,9 @@ def read_sharded(place: str | Path, split: str, *, shard: int | None = None, pro
     """
     url = re.sub(r":/+", "://", str(place), count=1).rstrip("/") if is_url(place) else str(Path(place).resolve())
     with in_one_line(f"{url} cannot be read", kind=DataError):
-        files = _corpus_files(url)
+        shards = _cut(_corpus_files(url), shard or SHARD, progress)
         with _near(url) as folder:
-            query_ids, queries, qrels, notes = retrieval.read_queries(folder, split, document_ids=None)
-        if queries and not isinstance(queries[0], str):
-            raise DataError(f"{url}: a corpus in shards takes queries that are texts, and these are images")
-        shards: list[Shard] = []
-        with progress.stage("reading the corpus", len(files)) as tell:
-            for file in files:
-                start = shards[-1].start + shards[-1].n if shards else 0
-                with in_one_line(f"{file} cannot be read", kind=DataError):
-                    shards += _shards_of(file, start, shard or SHARD)
-                tell(1)
-    if not shards:
-        raise DataError(f"{url} holds no document; expected {LAYOUT}")
-    digest = _digest()
-    judgements = sorted((query, doc, str(grade)) for query, grades in qrels.items() for doc, grade in grades.items())
-    digests = dict.fromkeys((piece.url, piece.digest) for piece in shards)  # one for each file
-    for part in (query_ids, queries, [word for line in judgements for word in line], [end for _, end in digests]):
-        retrieval.feed(digest, part)
-    warnings = [
-        retrieval.counted("empty queries", retrieval.empty(query_ids, queries)),
-        "" if qrels else "no relevance labels: drift is measured, relevance metrics are not",
-    ]
-    return ShardedDataset(
-        name=url.rsplit("/", 1)[-1],
-        path=url,
-        split=split,
-        query_ids=query_ids,
-        queries=queries,
-        qrels=qrels,
-        shards=tuple(shards),
-        n_documents=shards[-1].start + shards[-1].n,
-        fingerprint=digest.hexdigest(),
-        warnings=(*notes, *filter(None, warnings)),
-    )
+            return ShardedDataset.of(folder, split, path=url, shards=shards)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -246,7 +169,19 @@ def _size_of(url: str) -> int:
     return int(system.size(path))
 
 
-def _shards_of(url: str, start: int, size: int) -> Iterator[Shard]:
+def _cut(files: Sequence[str], size: int, progress: Progress) -> Iterator[FileShard]:
+    """The shards of all files, each of which is gone through when its first shard is asked for."""
+    start = 0
+    with progress.stage("reading the corpus", len(files)) as tell:
+        for file in files:
+            with in_one_line(f"{file} cannot be read", kind=DataError):
+                shards = list(_shards_of(file, start, size))
+            yield from shards
+            start += sum(shard.n for shard in shards)
+            tell(1)
+
+
+def _shards_of(url: str, start: int, size: int) -> Iterator[FileShard]:
     """The shards of one file, whose first document has a position in the corpus."""
     begins: list[tuple[int, int]] = []  # row and byte
     with _unpacked(url) as stream:
@@ -256,8 +191,7 @@ def _shards_of(url: str, start: int, size: int) -> Iterator[Shard]:
             begins = [(row, 0) for row in range(0, n, size)]
         else:
             digest, n, at = _digest(), 0, 0
-            for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
-                retrieval.refuse_long(line, f"{url}, line {number}")
+            for number, line in raw_lines(stream, url):
                 digest.update(line)
                 if line.strip():
                     begins += [(number, at)] if n % size == 0 else []
@@ -266,7 +200,7 @@ def _shards_of(url: str, start: int, size: int) -> Iterator[Shard]:
     whole: dict[str, Any] = {"url": url, "digest": digest.hexdigest(), "size": _size_of(url)}
     for number, (row, at) in enumerate(begins):
         done = number * size
-        yield Shard(**whole, start=start + done, n=min(size, n - done), row=row, at=at)
+        yield FileShard(**whole, start=start + done, n=min(size, n - done), row=row, at=at)
 
 
 def _parquet(stream: Any, url: str) -> tuple[Any, list[str]]:
@@ -277,7 +211,7 @@ def _parquet(stream: Any, url: str) -> tuple[Any, list[str]]:
     there = pq.read_schema(stream).names
     keys = [name for name in ("_id", "id") if name in there]
     if not keys or "text" not in there:
-        raise DataError(f"{url}: expected the columns _id, text and perhaps title; got {some(there)}")
+        raise DataError(f"{url}: expected the columns _id, text and perhaps title; got {', '.join(there[:_NAMED])}")
     texts = [name for name in ("text", "title") if name in there]
     stream.seek(0)
     return pq.ParquetFile(stream, read_dictionary=texts), [keys[0], *texts]
