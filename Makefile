@@ -46,7 +46,7 @@ site: setup ## Build the website into build/site
 wheel: ## Build the package, install the wheel into an empty environment and try it there
 	@tests/wheel/run $(PYTHON) $(WHEEL)
 
-golden: setup ## Hold what fifty commands and seventy architectures give against tests/golden/expected
+golden: setup ## Hold what sixty commands and seventy architectures give against tests/golden/expected
 	@OMP_NUM_THREADS=2 $(BIN)/python tests/golden/golden.py
 	@OMP_NUM_THREADS=2 $(BIN)/python tests/golden/architectures.py
 

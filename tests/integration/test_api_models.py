@@ -67,8 +67,7 @@ def test_labelled_inputs_are_read_by_a_probe(tmp_path: Path) -> None:
         lines = [json.dumps({"text": text, "label": str(row % 2)}) for row, text in enumerate(texts)]
         (folder / f"{part}.jsonl").write_text("\n".join(lines))
     run = drift(copy.deepcopy(tiny()), "W4-rtn", folder)
-    assert run.record["settings"]["reading"] == "linear probe"
-    assert run["accuracy"].n == 6
+    assert (run.record["settings"]["reading"], run["accuracy"].n) == ("linear probe", 6)
 
 
 @pytest.mark.slow

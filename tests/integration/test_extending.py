@@ -97,8 +97,7 @@ def run(forks: Forks, folder: Path, place: Path) -> dict[str, Any]:
 
 
 def test_run(run: dict[str, Any], quantdrift: Says, place: Path) -> None:
-    assert run["parts"] == {"drift-parts": "0.1"}
-    assert run["quantization"]["backend"] == "drift-parts"
+    assert (run["parts"], run["quantization"]["backend"]) == ({"drift-parts": "0.1"}, "drift-parts")
     assert (run["quantization"]["norms"], run["deployment"]["decimals"]) == (5, 1)
     lost = run["metrics"]["first_lost@5"]
     assert 0 < lost["value"] <= run["metrics"]["flip@1"]["value"]
@@ -129,8 +128,13 @@ def test_doctor_and_lists(quantdrift: Says) -> None:
     assert not [line for line in told["advice"] if "cannot be used" in line]
     (note,) = (part["note"] for part in told["components"] if part["name"] == "drift-parts")
     assert {*note.removeprefix("brings ").split(", ")} == {f"{name} of {of}" for of in POINTS for name in POINTS[of]}
-    listed = json.loads(quantdrift("list", "metrics", "--json"))
-    assert "share of inputs whose reference top-1 is not among" in json.dumps(listed).lower()
+    for what, said in (
+        ("metrics", "Share of inputs whose reference top-1 is not among"),
+        ("quantizers", '"powers"'),
+        ("stages", "decimals that are kept"),
+        ("encoders", "words.json"),
+    ):
+        assert said.lower() in quantdrift("list", what, "--json").lower()
 
 
 def test_the_format(quantdrift: Says, folder: Path) -> None:
@@ -150,6 +154,42 @@ def test_data_in_shards(quantdrift: Says, folder: Path, place: Path) -> None:
     whole, parts = (json.loads(quantdrift(*words, *at)) for at in ((place / "a",), (table, "--shard", "8")))
     assert (parts["data"]["shards"], parts["data"]["n_documents"]) == (4, whole["data"]["n_documents"])
     assert parts["metrics"]["flip@1"] == whole["metrics"]["flip@1"]
+
+
+def test_what_a_part_cannot_do_is_refused(quantdrift: Says, folder: Path, place: Path, run: dict[str, Any]) -> None:
+    (folder / "hashed").mkdir()
+    (folder / "hashed" / "words.json").write_text('{"size": 64}')
+    (folder / "lines.txt").write_text("#lines\nq1 d1 d2 d3\n")
+    tiny, data = place / "tiny", ("--data", place / "a")
+    for words, said in (
+        (("run", f"{tiny}@W3-powres", *data), "did you mean powers?"),
+        (("run", f"{tiny}@W3-powers+grid=paper", *data), "grid"),
+        (("run", f"{tiny}@W4+norms=x", *data), "decimals that are kept"),
+        (("quantize", f"{tiny}@W4+norms=2", "-o", "q"), "+norms= is about"),
+        (("allocate", f"{tiny}@W3.5+gap+decimals=1", *data, "-o", "a.json"), "+decimals= is of searches"),
+        (("run", "./hashed@W4", *data, "--shortlist", "run"), "hashed is a bag of words, which searches"),
+        (("run", "minilm vs ./hashed", *data), "quantized self alone"),
+        (("quantize", "./hashed@W4", "-o", "q"), "quantize writes"),
+        (("diff", "hashed", "lines.txt"), "lines of documents behind #lines"),
+    ):
+        assert said in quantdrift(*words, code=2)
+
+
+@pytest.mark.slow
+def test_a_model_of_the_page_is_measured_anew_when_its_folder_changes(forks: Forks, folder: Path, place: Path) -> None:
+    (folder / "hashes").mkdir()
+    words = ("run", "./hashes@W2-gptq+calib=20", "--data", place / "a", "--out", "hashed-run", "--quiet")
+    runs = []
+    for size in (64, None, 32):
+        if size is not None:
+            (folder / "hashes" / "words.json").write_text(json.dumps({"size": size}))
+        code, printed = forks.run(*words, cwd=folder, QUANTDRIFT_CACHE=str(folder / "kept"))
+        assert code == 0, printed
+        runs.append(json.loads((folder / "hashed-run" / "run.json").read_text()))
+    assert (runs[0]["model"]["layers_quantized"], runs[0]["parts"]) == (1, {"drift-parts": "0.1"})
+    assert "words are hashed" in runs[0]["data"]["warnings"]
+    assert runs[1]["times"] == runs[0]["times"]
+    assert runs[2]["model"]["fingerprint"] != runs[0]["model"]["fingerprint"]
 
 
 @pytest.mark.slow

@@ -49,9 +49,7 @@ def layers(draw: st.DrawFn) -> Layer:
 
 @settings(deadline=None, max_examples=12)
 @given(layers(), BITS, GROUPS)
-def test_every_weight_goes_to_one_of_its_two_neighbours_and_what_is_on_the_grid_stays(
-    layer: Layer, bits: int, group_size: int | None
-) -> None:
+def test_every_weight_goes_to_one_of_its_two_neighbours(layer: Layer, bits: int, group_size: int | None) -> None:
     made = layer.made(bits, group_size)
     nearest = quantize_rtn(layer.weight, bits=bits, group_size=group_size)
     levels = 2 ** (bits - 1) - 1
@@ -66,9 +64,7 @@ def test_every_weight_goes_to_one_of_its_two_neighbours_and_what_is_on_the_grid_
 
 @settings(deadline=None, max_examples=10)
 @given(layers(), BITS, GROUPS, st.sampled_from([-80, 3, 60]), st.integers(-30, 30))
-def test_units_of_weights_and_inputs_do_not_matter(
-    layer: Layer, bits: int, group_size: int | None, power: int, power_of_inputs: int
-) -> None:
+def test_units_do_not_matter(layer: Layer, bits: int, group_size: int | None, power: int, power_of_inputs: int) -> None:
     """Powers of two, which change no digit. The squares of 2^-80 are below the least float32."""
     moved = Layer(weight=layer.weight * 2.0**power, second=layer.second * 4.0**power_of_inputs)
     assert torch.equal(moved.made(bits, group_size).codes, layer.made(bits, group_size).codes)

@@ -62,8 +62,7 @@ _FAR_APART = np.array([[1.0, 1.0, 0.0], [10**0.5, 1.0, 0.0], [1e5, 1.0, 0.0], [1
 def test_the_knapsack_is_the_best_of_all_assignments(problem: Problem) -> None:
     best, greedy = solved(problem, "knapsack"), solved(problem, "greedy")
     least = float(least_loss(problem))
-    assert best.status == "optimal"
-    assert best.loss == pytest.approx(least, rel=1e-9, abs=0.0)
+    assert (best.status, best.loss) == ("optimal", pytest.approx(least, rel=1e-9, abs=0.0))
     assert greedy.loss >= least * (1 - 1e-12)
     assert best.bound is not None
     assert best.bound <= best.loss <= greedy.loss
@@ -91,5 +90,4 @@ def test_the_unit_of_losses_does_not_matter(problem: Problem, method: str, power
     losses, *rest = problem
     scaled = solved((losses * 2.0**power, *rest), method)
     solution = solved(problem, method)
-    assert scaled.widths.tolist() == solution.widths.tolist()
-    assert scaled.loss == solution.loss * 2.0**power
+    assert (scaled.widths.tolist(), scaled.loss) == (solution.widths.tolist(), solution.loss * 2.0**power)

@@ -47,9 +47,7 @@ def test_a_written_dataset_is_read_back(data: RetrievalDataset, ascii_only: bool
         folder.mkdir()
         write(data, folder, ascii_only=ascii_only, shuffle=shuffle)
         again = read_beir_folder(folder)
-    assert again == data
-    assert again.warnings == data.warnings
-    assert again.fingerprint == data.fingerprint
+    assert (again, again.warnings, again.fingerprint) == (data, data.warnings, data.fingerprint)
 
 
 @given(datasets(), st.data())

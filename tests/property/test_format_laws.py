@@ -40,9 +40,7 @@ def test_no_number_of_the_format_is_nearer(name: str, drawn: tuple[int, int, int
 
 @every_format
 @given(drawn=matrices, exponent=st.integers(-6, 6))
-def test_a_power_of_two_changes_nothing_but_the_size(
-    name: str, drawn: tuple[int, int, int, int], exponent: int
-) -> None:
+def test_a_power_of_two_changes_the_size_alone(name: str, drawn: tuple[int, int, int, int], exponent: int) -> None:
     """But for LLM.int8(), whose float16 has no place for small weights times a small power."""
     weight = matrix(drawn)
     if name == "llm_int8":

@@ -43,8 +43,7 @@ def test_a_sentence_is_read_as_it_is(sentence: str) -> None:
 def test_what_is_shown_is_one_line_of_a_greatest_length(text: str, limit: int) -> None:
     line = shown(text, limit)
     assert 0 < len(line) <= max(limit, len("(empty)"))
-    assert line.splitlines() == [line]
-    assert clean(line) == line
+    assert (line.splitlines(), clean(line)) == ([line], line)
     line.encode()
 
 

@@ -31,9 +31,7 @@ def arms(draw: st.DrawFn, *, least: int = 1, items: int = 5) -> Any:
 
 
 @given(arms(), st.sampled_from(CONFIDENCES), st.floats(0.01, 1), st.floats(1, 9))
-def test_the_operating_point_is_what_serving_at_its_threshold_does(
-    sample: Any, score: Any, share: float, speed_up: float
-) -> None:
+def test_the_operating_point_is_what_serving_does(sample: Any, score: Any, share: float, speed_up: float) -> None:
     reference, candidate, _ = sample
     point = operating_point(classified(*sample), score, share, speed_up=speed_up)
     changed = reference.argmax(1) != candidate.argmax(1)

@@ -31,9 +31,7 @@ def stack(seed: int, n_layers: int) -> tuple[nn.Sequential, Tensor]:
 
 @some
 @given(SEEDS, st.integers(1, 5), WIDTHS, GROUPS)
-def test_losses_fall_to_nothing_at_the_widest(
-    seed: int, n_layers: int, widths: tuple[int, ...], group_size: int | None
-) -> None:
+def test_losses_fall_to_nothing(seed: int, n_layers: int, widths: tuple[int, ...], group_size: int | None) -> None:
     setting = setting_of(*stack(seed, n_layers), widths=widths, group_size=group_size)
     for name in BASELINES:
         losses = losses_of(name, setting)

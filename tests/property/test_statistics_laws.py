@@ -91,9 +91,7 @@ def test_the_order_of_inputs_does_not_matter(scores: Pair, rates: Pair, shuffler
 
 
 @given(rate_pairs(), margins, margins, betters)
-def test_a_wider_margin_never_raises_p(
-    pair: Pair, first: float, second: float, better: Literal["lower", "higher"]
-) -> None:
+def test_wider_never_raises_p(pair: Pair, first: float, second: float, better: Literal["lower", "higher"]) -> None:
     a, b = pair
     narrow, wide = sorted((first, second))
     loose = rate_no_worse(a, b, margin=wide, better=better)
@@ -116,9 +114,7 @@ def test_a_rate_is_worse_one_way_or_the_other(pair: Pair, better: Literal["lower
 
 
 @given(score_pairs(), betters, st.integers(0, 9), st.randoms(use_true_random=False))
-def test_a_mean_is_worse_one_way_or_the_other(
-    pair: Pair, better: Literal["lower", "higher"], seed: int, shuffler: random.Random
-) -> None:
+def test_a_mean_is_worse(pair: Pair, better: Literal["lower", "higher"], seed: int, shuffler: random.Random) -> None:
     a, b = pair
     other: Literal["lower", "higher"] = "higher" if better == "lower" else "lower"
     p = mean_worse(a, b, better=better, seed=seed)

@@ -60,8 +60,7 @@ def test_scores_with_labels_by_number() -> None:
     reference = np.array([[0.9, 0.8, 0.1], [0.9, 0.2, 0.1]])
     candidate = np.array([[0.7, 0.8, 0.1], [0.9, 0.2, 0.1]])
     run = drift(reference, candidate, qrels={0: {0: 1}, 1: {0: 1}})
-    assert run["flip@1"].value == 0.5
-    assert run["gold_lost@1"].value == 0.5
+    assert (run["flip@1"].value, run["gold_lost@1"].value) == (0.5, 0.5)
     (query,) = run.changed()
     assert (query.input_id, query.kind, query.before, query.after) == ("0", "harmful", "0", "1")
     assert query.separation == pytest.approx(0.1 / (2 * 0.2))
@@ -72,8 +71,7 @@ def test_logits_are_read_as_classes() -> None:
     candidate = np.array([[2.0, 1.0], [1.0, 2.0], [0.0, 1.0]])
     for labels in ([0, 0, 1], ["joy", "joy", "anger"]):
         run = drift(reference, candidate, classes=["joy", "anger"], labels=labels)
-        assert run["reference.accuracy"].value == 1
-        assert run["accuracy"].value == pytest.approx(2 / 3)
+        assert (run["reference.accuracy"].value, run["accuracy"].value) == (1, pytest.approx(2 / 3))
         assert run.evidence().confidence is not None
     bare = drift(reference, candidate, classes=["joy", "anger"])
     assert bare["flip@1"].value == pytest.approx(1 / 3)
@@ -178,12 +176,11 @@ def test_drift_is_found_without_loading_torch() -> None:
 def test_a_run_in_which_nothing_changed_says_so() -> None:
     scores = np.array([[0.9, 0.1], [0.2, 0.8]])
     changed = drift(scores, scores).changed()
-    assert changed == []
-    assert repr(changed) == "[] (nothing changed: none of 2 inputs has another top-1)"
+    assert (changed, repr(changed)) == ([], "[] (nothing changed: none of 2 inputs has another top-1)")
     assert changed[:3] == []
-    with pytest.raises(IndexError, match="none of 2 inputs has another top-1"):
+    with pytest.raises(IndexError, match="none of 2 inputs"):
         changed[0]
-    with pytest.raises(IndexError, match="another set of first 2"):
+    with pytest.raises(IndexError, match="first 2"):
         drift(scores, scores).changed(k=2)[-1]
     assert len(drift(scores, scores[:, ::-1]).changed()) == 2
 
@@ -208,8 +205,7 @@ def test_a_notebook_shows_a_run_as_text_and_not_as_markup() -> None:
     hostile = type(run)(path=run.path, record={**run.record, "spec": "<script>alert(1)</script>"}, keeper=run.keeper)
     html = hostile._repr_html_()
     assert "<script>" not in html
-    assert "&lt;script&gt;" in html
-    assert "<td>flip@1</td>" in html
+    assert all(part in html for part in ("&lt;script&gt;", "<td>flip@1</td>"))
 
 
 def test_a_run_writes_its_page(tmp_path: Path) -> None:

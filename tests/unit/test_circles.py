@@ -35,9 +35,7 @@ FILES = {
          {"c/d.py", "c/__init__.py"}),
     ],
 )  # fmt: skip
-def test_a_planted_circle_is_named_by_its_files(
-    counter: Any, tmp_path: Path, planted: dict[str, str], circle: set[str]
-) -> None:
+def test_a_planted_circle_is_named(counter: Any, tmp_path: Path, planted: dict[str, str], circle: set[str]) -> None:
     for name, text in {**FILES, **planted}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

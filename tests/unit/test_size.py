@@ -40,13 +40,16 @@ def test_a_feature_is_a_package_of_its_own(size: Any, tmp_path: Path) -> None:
     for name, lines in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x = 1\n" * lines)
+    (tmp_path / "tests/golden/expected").mkdir(parents=True)
+    (tmp_path / "tests/golden/expected/run.json").write_text("{\n\n}\n")
+    assert size.golden(tmp_path) == 3
     sums = size.sums(size.measured(tmp_path))
     assert sums == {
         "quantdrift/features/toy": 3, "quantdrift/cli": 2, "tests/unit": 7, "quantdrift/": 5, "product": 5, "tests": 7,
     }  # fmt: skip
     budget = {"feature": 3, "quantdrift/cli": 1, "product": 5, "quantdrift/": 5}
     (line,) = size.over(sums, budget)
-    assert line.startswith("quantdrift/cli: 2 lines of code, 1 more than its budget of 1.")
+    assert line.startswith("quantdrift/cli: 2 lines, 1 more than its budget of 1.")
     assert "docs/adr" in line
     assert size.over({**sums, "quantdrift/new": 1}, {**budget, "quantdrift/cli": 2}) == [
         "quantdrift/new has no budget: give it one in tests/size/budget.toml (1 lines now)"

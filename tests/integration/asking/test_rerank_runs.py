@@ -116,21 +116,17 @@ def record(out: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("model", ["cross", "generative"])
-def test_both_arms_are_what_sentence_transformers_scores(
-    model: str, place: Path, dataset: RetrievalDataset, quantdrift: Run
-) -> None:
+def test_both_arms_are_the_library_s(model: str, place: Path, dataset: RetrievalDataset, quantdrift: Run) -> None:
     spec = f"ROOT/{model}@W3-g16-rtn"
     run = record(quantdrift("run", spec, "--data", "ROOT/judged", "--shortlist", "ROOT/bm25.trec", "--json"))
     evidence = read_run(Path(run["path"])).evidence()
     arms = [predicted(place / model, dataset, lists(), scheme) for scheme in (None, "W3-g16-rtn")]
-    assert evidence.input_ids.tolist() == list(dataset.query_ids)
-    assert set(evidence.n_items.tolist()) == {8}
+    assert (evidence.input_ids.tolist(), set(evidence.n_items.tolist())) == (list(dataset.query_ids), {8})
     tops = [top_names(evidence.item_ids, top.items) for top in (evidence.reference_top, evidence.candidate_top)]
     n_flips = 0
     for row, query in enumerate(dataset.query_ids):
         expected = by_hand(arms[0][query], arms[1][query], dataset)
-        assert tops[0][row] == expected["reference"]
-        assert tops[1][row] == expected["candidate"]
+        assert (tops[0][row], tops[1][row]) == (expected["reference"], expected["candidate"])
         epsilon = max(-evidence.delta_min[row], evidence.delta_max[row])
         assert epsilon == pytest.approx(expected["epsilon"], abs=2e-5)
         scores = evidence.reference_top.reference_scores[row]
@@ -158,8 +154,7 @@ def test_a_run_of_a_retriever_gives_its_full_precision_ranking(place: Path, quan
     assert [sorted(row) for row in kept] == [sorted(row) for row in expected]
     settings, source = reranked["settings"], reranked["data"]["shortlist"]
     assert (settings["reading"], settings["shortlist"]["top"]) == ("reranking", 5)
-    assert len(settings["shortlist"]["digest"]) == 32
-    assert source["spec"] == searched["spec"]
+    assert (len(settings["shortlist"]["digest"]), source["spec"]) == (32, searched["spec"])
     assert source["retriever_fingerprint"] == searched["model"]["fingerprint"]
     shown = quantdrift(*CROSS, "--shortlist", "first", "--top", "5")
     assert "reranking 5 documents of first (found by" in " ".join(shown.split())
@@ -194,9 +189,7 @@ def test_a_shortlist_of_other_data_is_refused(quantdrift: Run) -> None:
     assert "is of other data than judged" in shown
 
 
-@pytest.mark.skipif(
-    not hasattr(CrossEncoder, "set_keep_in_fp32_modules"), reason="sentence-transformers is older than 6.2"
-)
+@pytest.mark.skipif(not hasattr(CrossEncoder, "set_keep_in_fp32_modules"), reason="sentence-transformers < 6.2")
 def test_a_head_of_low_precision_scores_in_float32(tmp_path: Path) -> None:
     folder = save_cross_encoder(tmp_path / "half", dtype=torch.bfloat16)
     model = load_cross_encoder(resolve(str(folder)), device=pick_device("cpu"), dtype="bfloat16")

@@ -70,8 +70,7 @@ def test_logits_of_a_graph_are_those_of_onnxruntime(reference: Path, data: Path,
     output = run(reference, folder, data, tmp_path / "run")
     record = read_run(tmp_path / "run").record
     assert "3 layers static QDQ" in output
-    assert record["model"]["layers_quantized"] == 3
-    assert record["bits_per_weight"]["linear"] == 8
+    assert (record["model"]["layers_quantized"], record["bits_per_weight"]["linear"]) == (3, 8)
     assert record["quantization"]["provider"] == "CPUExecutionProvider"
     check(tmp_path / "run", by_hand(reference), samples.states(file, TEXTS)[0])
 

@@ -53,7 +53,7 @@ def test_the_same_weights_with_other_settings_are_another_candidate(reference: P
 def test_full_precision_weights_put_into_a_saved_candidate_are_refused(reference: Path, tmp_path: Path) -> None:
     folder = saved(tmp_path / "w3")
     shutil.copy(reference / "model.safetensors", folder / "model.safetensors")
-    with pytest.raises(RunError, match=r"model\.safetensors is not what scheme\.json was written"):
+    with pytest.raises(RunError, match=r"model\.safetensors .*scheme\.json"):
         run_two(reference, folder, tmp_path / "run")
 
 
@@ -65,9 +65,7 @@ def test_full_precision_weights_put_into_a_saved_candidate_are_refused(reference
         ({"model_type": "nosuch"}, "format none.* cannot be loaded"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(
-    reference: Path, tmp_path: Path, settings: dict[str, Any], said: str
-) -> None:
+def test_what_cannot_be_compared(reference: Path, tmp_path: Path, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(UnsupportedError, match=said) as caught:
         run_two(reference, copy(reference, tmp_path / "other", **settings), tmp_path / "run")
     assert len(str(caught.value).splitlines()) == 1
@@ -83,18 +81,18 @@ def test_a_method_that_transformers_skips_is_refused(reference: Path, tmp_path: 
         scale = tensors[name].abs().max() / 448
         tensors |= {name: (tensors[name] / scale).to(torch.float8_e4m3fn), f"{name}_scale": scale}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UnsupportedError, match=r"is quantized by modelopt, which transformers .* does not read"):
+    with pytest.raises(UnsupportedError, match="modelopt"):
         run_two(reference, folder, tmp_path / "run")
 
 
 def test_two_models_have_to_fit(reference: Path, tmp_path: Path) -> None:
     quantized = copy(reference, tmp_path / "gptq", quantization_config={"quant_method": "gptq"})
-    with pytest.raises(UnsupportedError, match=r"is quantized already \(its config.json says gptq\)"):
+    with pytest.raises(UnsupportedError, match=r"config.json says gptq"):
         run_two(quantized, reference, tmp_path / "run")
     dot = copy(reference, tmp_path / "dot")
     (dot / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
-    with pytest.raises(UnsupportedError, match=r"compares embeddings by 'dot', .* by 'cosine'"):
+    with pytest.raises(UnsupportedError, match=r"'dot'.* 'cosine'"):
         run_two(reference, dot, tmp_path / "run")
     BertModel(bert(hidden_size=32, num_attention_heads=2, intermediate_size=64)).save_pretrained(tmp_path / "small")
-    with pytest.raises(UnsupportedError, match=r"no modules\.json.* do not fit: .*'hidden_size': 32"):
+    with pytest.raises(UnsupportedError, match=r"no modules\.json.*'hidden_size': 32"):
         run_two(reference, tmp_path / "small", tmp_path / "run")

@@ -24,9 +24,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
-    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reference_is_embedded_once(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = EmbeddingStore(tmp_path / "cache")
     encoded: list[tuple[str, int]] = []
     encode = SentenceEncoder.encode

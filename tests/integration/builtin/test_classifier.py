@@ -87,7 +87,7 @@ def test_the_head_of_every_model_is_found_and_left_out(name: str) -> None:
     everything = [layer.name for layer in find_linears([model])]
     others = [layer for layer in everything if layer not in layers]
     if not others:
-        with pytest.raises(UnsupportedError, match="0 are left to quantize"):
+        with pytest.raises(UnsupportedError, match="0 are left"):
             QuantizedPair([model], parse_scheme("W4"))
         return
     pair = QuantizedPair([model], parse_scheme("W4"))
@@ -107,7 +107,7 @@ def test_what_goes_into_a_head_times_the_head_is_the_logits(tmp_path: Path) -> N
     sees_tokens = replace(
         classifier, before=("dense", classifier.module.get_submodule("bert.encoder.layer.0.output.dense"))
     )
-    with pytest.raises(ScoreError, match="has no vector to search by"):
+    with pytest.raises(ScoreError, match="no vector"):
         sees_tokens.encode(TEXTS, "input", 2)
 
 
@@ -150,7 +150,7 @@ def test_a_cross_encoder_keeps_its_head_and_is_refused_as_a_classifier(tmp_path:
     for folder in ("plain", "cross"):
         source = resolve(str(tmp_path / folder))
         assert is_classifier(source)
-        with pytest.raises(UnsupportedError, match=r"nothing to rank.*quantdrift run --s"):
+        with pytest.raises(UnsupportedError, match="quantdrift run --s"):
             load_classifier(source, device=CPU)
 
 

@@ -88,15 +88,13 @@ def test_both_towers_are_calibrated_and_the_queries_of_that_left_out(scheme: str
     assert all(layer["n_tokens"] for layer in made["layers"])
     assert made["calibration"]["n_inputs"] == 20
     assert made["calibration"]["n_queries"] == 4  # a quarter of 16
-    assert run.record["data"]["inputs_left_out"] == 4
-    assert run.evidence().n_inputs == 12
+    assert (run.record["data"]["inputs_left_out"], run.evidence().n_inputs) == (4, 12)
 
 
 def test_texts_of_a_file_take_the_queries_place(clip: Path, search: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("a photo of a cat\na dark ship\n")
     run = drift(str(clip), f"W4-gptq+calib={tmp_path / 'texts.txt'}", search, cache=False)
-    assert run.record["quantization"]["calibration"]["n_queries"] == 2
-    assert run.evidence().n_inputs == 16
+    assert (run.record["quantization"]["calibration"]["n_queries"], run.evidence().n_inputs) == (2, 16)
 
 
 def test_widths_are_chosen_by_the_gaps_between_captions_and_images(clip: Path, search: Path) -> None:
@@ -108,7 +106,7 @@ def test_widths_are_chosen_by_the_gaps_between_captions_and_images(clip: Path, s
 
 
 def test_a_model_of_texts_alone_is_refused(search: Path) -> None:
-    with pytest.raises(UnsupportedError, match="documents of data are images, and minilm takes texts alone"):
+    with pytest.raises(UnsupportedError, match=r"documents of data .*minilm"):
         drift("minilm", "W4", search, cache=False)
 
 

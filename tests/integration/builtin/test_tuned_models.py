@@ -139,5 +139,5 @@ def test_token_vectors_are_refused_by_name(tmp_path: Path) -> None:
 
     multi_vector(tmp_path)
     encoder = load_multi_vector(resolve(str(tmp_path / "model")), device=CPU)
-    with pytest.raises(UnsupportedError, match=r"\+tuned compares scores by one vector an input"):
+    with pytest.raises(UnsupportedError, match=r"\+tuned"):
         QuantizedPair([encoder.module], "W4+tuned", encoder=encoder)

@@ -68,9 +68,7 @@ FOUND: dict[str, tuple[str, str, float, str]] = {
 
 
 @pytest.mark.parametrize("method", samples.METHODS)
-def test_what_onnxruntime_quantized_embeds_as_onnxruntime_runs_it(
-    method: str, reference: SentenceEncoder, plain: Path, tmp_path: Path
-) -> None:
+def test_embeddings_are_onnxruntime_s(method: str, reference: SentenceEncoder, plain: Path, tmp_path: Path) -> None:
     folder = samples.folder(tmp_path / "some")
     file = folder / "onnx" / "model_quantized.onnx"
     samples.quantized(plain, method, file)
@@ -84,15 +82,12 @@ def test_what_onnxruntime_quantized_embeds_as_onnxruntime_runs_it(
     assert (bits_of(loaded).linear, described["dtype"]) == (width, dtype)
     assert bits_of(loaded).n_quantized == (2 * samples.HIDDEN * samples.INNER if how else 0)
     assert loaded.layers is not None
-    assert len(loaded.layers) == (2 if how else 0)
-    assert described["provider"] == "CPUExecutionProvider"
+    assert (len(loaded.layers), described["provider"]) == (2 if how else 0, "CPUExecutionProvider")
     assert described["threads"] == torch.get_num_threads()
     assert "taken from the reference" in " ".join(loaded.notes)
 
 
-def test_bits_that_cannot_be_told_are_unknown_and_never_wrong(
-    reference: SentenceEncoder, plain: Path, tmp_path: Path
-) -> None:
+def test_bits_that_cannot_be_told_are_unknown(reference: SentenceEncoder, plain: Path, tmp_path: Path) -> None:
     folder = samples.folder(tmp_path / "some")
     file = folder / "onnx" / "model.onnx"
     samples.quantized(plain, "dynamic", file)
@@ -136,9 +131,7 @@ def test_a_folder_with_modules_json_pools_as_it_says(reference: SentenceEncoder,
         ("output_0", False, "output_0 of model.onnx is read by its shape, [batch, sequence, hidden]: the states"),
     ],
 )
-def test_a_graph_that_pools_is_used_as_it_is_an_odd_name_is_read_by_its_shape_and_int32_is_fed(
-    reference: SentenceEncoder, tmp_path: Path, output: str, pooled: bool, said: str
-) -> None:
+def test_outputs_and_inputs(reference: SentenceEncoder, tmp_path: Path, output: str, pooled: bool, said: str) -> None:
     model = samples.graph(output=output, pooled=pooled, ids="int32")
     folder = samples.folder(tmp_path, model=model)
     loaded = load(folder, reference)
@@ -149,9 +142,7 @@ def test_a_graph_that_pools_is_used_as_it_is_an_odd_name_is_read_by_its_shape_an
     assert any(said in note for note in loaded.notes)
 
 
-def test_positions_and_token_types_that_no_tokenizer_gives_are_fed(
-    reference: SentenceEncoder, plain: Path, tmp_path: Path
-) -> None:
+def test_positions_and_token_types_are_fed(reference: SentenceEncoder, plain: Path, tmp_path: Path) -> None:
     nodes = (
         """place = Cast <to = 1> (position_ids) wide = Unsqueeze(place, axes) last_hidden_state = Add(states, wide)"""
     )
@@ -163,9 +154,7 @@ def test_positions_and_token_types_that_no_tokenizer_gives_are_fed(
     assert any("positions" in note for note in loaded.notes)
 
 
-def test_weights_in_a_file_beside_it_count_and_decide_the_fingerprint(
-    reference: SentenceEncoder, tmp_path: Path
-) -> None:
+def test_weights_beside_it_count_and_decide_the_fingerprint(reference: SentenceEncoder, tmp_path: Path) -> None:
     folder = samples.folder(tmp_path)
     onnx.save(
         samples.graph(),
@@ -177,8 +166,7 @@ def test_weights_in_a_file_beside_it_count_and_decide_the_fingerprint(
     loaded = load(folder, reference)
     np.testing.assert_allclose(embed(loaded), samples.pooled(folder / "onnx" / "model.onnx", TEXTS), atol=2e-6)
     numbers = samples.VOCABULARY * samples.HIDDEN + 2 * samples.HIDDEN * samples.INNER
-    assert bits_of(loaded).n_parameters == numbers
-    assert bits_of(loaded).all_parameters == 32
+    assert (bits_of(loaded).n_parameters, bits_of(loaded).all_parameters) == (numbers, 32)
     assert loaded.describe()["graph"]["external_data"] == ["model.onnx_data"]
     data = folder / "onnx" / "model.onnx_data"
     content = bytearray(data.read_bytes())
@@ -189,9 +177,7 @@ def test_weights_in_a_file_beside_it_count_and_decide_the_fingerprint(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["dynamic", "QDQ"])
-def test_a_bert_that_torch_exported_and_onnxruntime_quantized(
-    reference: SentenceEncoder, tmp_path: Path, method: str
-) -> None:
+def test_a_bert_that_onnxruntime_quantized(reference: SentenceEncoder, tmp_path: Path, method: str) -> None:
     plain, names = tmp_path / "plain.onnx", ("input_ids", "attention_mask")
     given = tokenizer()(TEXTS, padding=True, return_tensors="pt", truncation=True)
     inputs = {name: given[name] for name in names}
@@ -208,12 +194,10 @@ def test_a_bert_that_torch_exported_and_onnxruntime_quantized(
     assert loaded.describe()["graph"]["method"][how] == 12
 
 
-def test_a_graph_that_does_not_end_is_stopped(
-    reference: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_graphs_stop(reference: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endless = samples.folder(tmp_path / "endless", model=samples.endless())
     monkeypatch.setattr("quantdrift.builtin.onnx.running.DEADLINE", 0.5)
-    with pytest.raises(RunError, match=r"took more than 0\.5 s for one batch and was stopped"):
+    with pytest.raises(RunError, match=r"0\.5 s"):
         embed(load(endless, reference))
 
 
@@ -230,8 +214,7 @@ def said(name: Path, reference: SentenceEncoder) -> str:
 def test_several_graphs_are_listed_and_one_is_named(reference: SentenceEncoder, tmp_path: Path) -> None:
     folder = samples.folder(tmp_path, model=samples.graph(), model_int8=samples.graph())
     text = said(folder, reference)
-    assert "onnx/model.onnx, onnx/model_int8.onnx" in text
-    assert f"{folder}/onnx/model.onnx" in text
+    assert all(part in text for part in ("onnx/model.onnx, onnx/model_int8.onnx", f"{folder}/onnx/model.onnx"))
     assert load(folder / "onnx" / "model_int8.onnx", reference).checkpoint.file == "onnx/model_int8.onnx"
 
 

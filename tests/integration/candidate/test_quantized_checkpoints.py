@@ -56,8 +56,7 @@ def test_the_drift_is_that_of_the_weights_that_the_codes_stand_for(case: tuple[A
     check(run, reference, by_hand, tolerance)
 
     record, bits = run.record, run.record["bits_per_weight"]
-    assert record["spec"] == f"minilm vs {folder}"
-    assert record["model"]["name"] == "minilm"
+    assert (record["spec"], record["model"]["name"]) == (f"minilm vs {folder}", "minilm")
     assert record["model"]["layers_quantized"] == len(meant)
     assert record["model"]["candidate"]["format"] == make.__name__
     assert record["quantization"]["kernels"] == {kernel: len(meant)}
@@ -93,8 +92,7 @@ def test_a_copy_of_the_transformer_changes_nothing(tmp_path: Path) -> None:
     run = run_two("minilm", folder, tmp_path / "run")
     assert run.record["metrics"]["flip@1"]["value"] == 0
     assert not perturbation.epsilon(run.evidence()).any()
-    assert run.record["model"]["layers_quantized"] == 0
-    assert run.record["bits_per_weight"]["linear"] == 32
+    assert (run.record["model"]["layers_quantized"], run.record["bits_per_weight"]["linear"]) == (0, 32)
     assert run.record["bits_per_weight"]["all_parameters"] == 32
 
 

@@ -24,10 +24,7 @@ def test_a_table_and_sentences(runs: tuple[Path, Path, Path]) -> None:
     a, b, _ = runs
     code, out, err = cli("compare", a, b)
     assert (code, err) == (0, "")
-    assert "A  m@A" in out
-    assert "B flips 35 inputs that A does not, A flips 4 that B does not" in out
-    assert "+51.7 pp" in out
-    assert "Worse: flip@1" in out
+    assert all(part in out for part in ("A  m@A", "B flips 35 inputs", "A flips 4 ", "+51.7 pp", "Worse: flip@1"))
     assert "needed" not in out
 
 

@@ -33,9 +33,7 @@ def record_of(run: Path) -> Any:
     return json.loads((run / "run.json").read_text())
 
 
-def test_a_study_of_sizes_leaves_the_evidence_of_the_plain_command(
-    quantdrift: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_of_sizes(quantdrift: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = Counter[str]()
     run = Flow.run
 

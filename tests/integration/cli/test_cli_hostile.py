@@ -79,8 +79,7 @@ def test_metrics(cli: Cli, runs: list[Path]) -> None:
     code, out, _ = cli("metrics", runs[0], "--per-input", "-m", "flip@1")
     assert code == 0
     check_clean(out, tabs=True)
-    assert {line.count("\t") for line in out.splitlines()} == {1}
-    assert len(out.splitlines()) == N + 1
+    assert ({line.count("\t") for line in out.splitlines()}, len(out.splitlines())) == ({1}, N + 1)
     check_json(cli("metrics", runs[0], "--per-input", "--json")[1])
 
 

@@ -67,8 +67,7 @@ def test_harmful_changes_come_first_and_the_largest_lead_among_them(run: Run) ->
     first = result["changed"][0]
     assert (first["before"], first["after"], first["was_right"], first["is_right"]) == ("a", "b", True, False)
     # 0.9 to 0.6 with a gap of 0.3, and scores that move by at most 0.3
-    assert first["gap"] == pytest.approx(0.3)
-    assert first["separation"] == pytest.approx(0.3 / (2 * 0.3))
+    assert (first["gap"], first["separation"]) == (pytest.approx(0.3), pytest.approx(0.3 / (2 * 0.3)))
     assert (first["score_before"], first["score_after"]) == pytest.approx((0.9, 0.9))
     texts = (first["text"], first["text_before"], first["text_after"])
     assert texts == (QUERIES["q2"], DOCUMENTS["a"], DOCUMENTS["b"])
@@ -93,8 +92,7 @@ def test_kinds_and_how_many(run: Run) -> None:
     def ids(*options: object) -> list[str]:
         return [change["input_id"] for change in changed(run.path, *options)]
 
-    assert ids("--kind", "beneficial") == ["q3"]
-    assert ids("--kind", "harmful", "-n", 1) == ["q2"]
+    assert (ids("--kind", "beneficial"), ids("--kind", "harmful", "-n", 1)) == (["q3"], ["q2"])
     assert len(ids("-n", 1, "--all")) == 4
     assert "1 of 4 are shown" in show(run.path, "-n", 1)[1]
     assert show(run.path, "--kind", "bad")[0] == 2

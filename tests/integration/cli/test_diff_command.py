@@ -37,8 +37,7 @@ def test_it_prints_bounds_changes_and_sentences(files: tuple[Path, Path, Path]) 
     for metric, sign in (("separation", "≤ "), ("at_risk", "≥ ")):
         assert sign in next(line for line in out.splitlines() if f"│ {metric} " in line)
     words = " ".join(out.replace("│", " ").split())
-    for part in ("these are lists that were cut short", "2 of ", "from right to wrong", "rank 10", "separation ≤ "):
-        assert part in words
+    assert all(part in words for part in ("2 of ", "rank 10", "separation ≤ "))
     cli("diff", a, b, "--qrels", qrels, "-o", a.parent / "pair")
     assert f"Verdict: {read_run(a.parent / 'pair').verdict.word}. " in words
 
@@ -70,9 +69,7 @@ def test_json_and_a_run_folder_hold_the_same_numbers(files: tuple[Path, Path, Pa
         (["--qrels", "nothing"], "nothing cannot be read"),
     ],
 )
-def test_a_wrong_option_is_refused_in_one_line(
-    options: list[str], message: str, files: tuple[Path, Path, Path]
-) -> None:
+def test_a_wrong_option_is_refused(options: list[str], message: str, files: tuple[Path, Path, Path]) -> None:
     code, out, err = cli("diff", *files[:2], *options)
     assert (code, out) == (2, "")
     assert message in err

@@ -49,9 +49,7 @@ def test_it_says_where_the_model_is_and_how_to_use_it() -> None:
         (("./tiny@W3", "--data", "a", "--task", "b"), "got both"),
     ],
 )
-def test_what_is_wrong_is_said_before_a_model_is_loaded(
-    words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wrong_is_said_early(words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quantdrift.asking.saving.load_searching", lambda *_, **__: pytest.fail("loaded"))
     code, _, err = quantize(*words)
     assert code == 2

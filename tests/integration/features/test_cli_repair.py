@@ -57,13 +57,6 @@ def test_a_deployment_is_recommended_and_its_rates_are_those_of_its_run(quantdri
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("run.json")}
     shown = quantdrift(*asked)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("run.json")} == stamps
-    for words in (
-        "Trials, on inputs that no rate below is over",
-        "held-out inputs of the choice",
-        "other inputs, which no choice saw",
-        "make it: quantdrift quantize",
-    ):
-        assert words in shown
     (command,) = [line for line in shown.splitlines() if line.startswith("make it: ")]
     assert "saved as safetensors" in quantdrift(*command.replace("FOLDER", "made", 1).split()[3:])
 
@@ -181,8 +174,7 @@ def test_thorough_builds_on_every_group_size_and_on_widths_by_gap(quantdrift: Ru
 
 def test_the_plan_needs_no_model(quantdrift: Run) -> None:
     shown = quantdrift("repair", "nowhere@W4", "--plan")
-    assert "nowhere@W4-g128-rtn: what repair tries" in shown
-    assert "whole runs" in shown
+    assert all(part in shown for part in ("nowhere@W4-g128-rtn: what repair tries", "whole runs"))
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_graph_that_was_changed_is_refused(written: Path, tmp_path: Path) -> N
     graph = folder / "onnx" / "model.onnx"
     whole = graph.read_bytes()
     graph.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(RunError, match=r"is not what scheme\.json beside it was written for"):
+    with pytest.raises(RunError, match=r"scheme\.json"):
         load(folder)
 
 
@@ -102,9 +102,7 @@ def test_a_bfloat16_model_with_a_dense_layer_computes_in_float32(tmp_path: Path)
     assert made.dtype == torch.bfloat16
 
 
-def test_the_command_says_what_is_packed_and_a_result_that_differs_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_what_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_backbone(tmp_path / "tiny")
     words = ("quantize", "./tiny@W3-g64", "-o", "out", "--format", "onnx", "--device", "cpu", "--no-cache", "-q")
@@ -113,6 +111,6 @@ def test_the_command_says_what_is_packed_and_a_result_that_differs_is_not_writte
     assert "unused layer (does not affect embeddings): 0.model.pooler.dense" in shown
     assert "model = load_onnx('out')" in shown
     monkeypatch.setattr(onnx_folder, "AGREEMENT", 1e-9)
-    with pytest.raises(UnsupportedError, match=r"different results .* expected at most 1e-09"):
+    with pytest.raises(UnsupportedError, match="1e-09"):
         save(candidate("W4-g64"), tmp_path / "other", model_format="onnx")
     assert {entry.name for entry in tmp_path.iterdir()} == {"tiny", "out"}

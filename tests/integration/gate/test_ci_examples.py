@@ -82,9 +82,7 @@ def test_workflows_and_installs_are_seen() -> None:
 
 
 @pytest.mark.parametrize(("page", "names", "scheme"), sorted(set(printed())))
-def test_the_extras_of_an_example_bring_what_its_specs_need(
-    page: str, names: str, scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_extras_bring_what_specs_need(page: str, names: str, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = hidden(brought(names.split(",")))
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name in missing else find_spec(name))
     check_spec(Spec(model="minilm", scheme=parse_scheme(scheme)), loaded=True)

@@ -180,8 +180,7 @@ def test_nothing_that_the_command_prints_is_a_command_to_the_runner(tmp_path: Pa
     token = stop.removeprefix("::stop-commands::")
     assert (ran.code, ran.outputs["exit-code"]) == (1, "1")
     assert re.fullmatch(r"quantdrift-[0-9a-f]{32}", token)
-    assert inside == "::add-mask::secret"
-    assert go == f"::{token}::"
+    assert (inside, go) == ("::add-mask::secret", f"::{token}::")
     assert gate(tmp_path).lines[0] != stop
 
 

@@ -13,9 +13,7 @@ import pytest
 try:
     metadata.distribution("quantdrift")
 except metadata.PackageNotFoundError:
-    pytest.skip(
-        "quantdrift is not installed as a distribution here, so nothing starts its hook", allow_module_level=True
-    )
+    pytest.skip("quantdrift is not installed here, so nothing starts its hook", allow_module_level=True)
 
 REPORT = """
 import json, sys

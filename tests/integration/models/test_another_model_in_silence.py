@@ -191,7 +191,7 @@ def test_modules_are_those_of_the_model_type(kind: str, honest: Path, tmp_path: 
         modules = json.loads((honest / "modules.json").read_text())
         modules[-1]["type"] = f"sentence_transformers.models.{mark}"
         (tmp_path / "evil" / "modules.json").write_text(json.dumps(modules))
-        with pytest.raises(UnsupportedError, match="which would be another model; expected none of"):
+        with pytest.raises(UnsupportedError, match="another model"):
             encoded(tmp_path / "evil")
 
 
@@ -199,7 +199,7 @@ def test_modules_are_those_of_the_model_type(kind: str, honest: Path, tmp_path: 
 def test_a_model_of_one_vector_is_none_of_several(kind: str, honest: Path, tmp_path: Path) -> None:
     shutil.copytree(honest, tmp_path / "evil")
     change(tmp_path / "evil" / "config_sentence_transformers.json", model_type=kind, similarity_fn_name=None)
-    with pytest.raises(UnsupportedError, match="which would be another model; expected"):
+    with pytest.raises(UnsupportedError, match="another model"):
         rows(tmp_path / "evil", kind)
 
 
@@ -208,5 +208,5 @@ def test_a_module_that_the_library_lacks_is_named(honest: Path, tmp_path: Path) 
     modules = json.loads((honest / "modules.json").read_text())
     modules[-1]["type"] = "sentence_transformers.evilm.Normalize"
     (tmp_path / "evil" / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(UnsupportedError, match=r"names sentence_transformers\.evilm, which .* does not have"):
+    with pytest.raises(UnsupportedError, match=r"sentence_transformers\.evilm"):
         encoded(tmp_path / "evil")

@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "padded to millions": (text(max_length=10**7, padding="max_length"), "texts of 10,000,000 tokens made"),
     "a prompt of megabytes": (
         says("config_sentence_transformers.json", prompts={"query": "a" * 10**7}),
-        r"prompts\.query.*at most 65536",
+        "at most 65536",
     ),
     "a method": (
         says(SETTINGS, modality_config={"text": {"method": "init_weights", "method_output_name": None}}),
@@ -119,9 +119,7 @@ def test_so_is_a_candidate(folder: Path, name: str) -> None:
         (save_classifier, load_classifier, {"below one": "texts of -1 tokens", "no number": "texts of x tokens"}),
     ],
 )
-def test_so_are_rerankers_and_classifiers(
-    make: Callable[[Path], object], load: Any, cases: dict[str, str], tmp_path: Path
-) -> None:
+def test_so_are_others(make: Callable[[Path], object], load: Any, cases: dict[str, str], tmp_path: Path) -> None:
     for name, said in {**cases, "a token without a row": r"\[DOC\] as number 15", "chunks": "asks for 7"}.items():
         make(tmp_path / name)
         if not (tmp_path / name / SETTINGS).exists():
@@ -135,7 +133,7 @@ def test_a_static_model_is_looked_at_too(tmp_path: Path) -> None:
     static_model(tmp_path)
     encoder(tmp_path / "static")
     GAP(tmp_path / "static")
-    with pytest.raises(UnsupportedError, match="has the token late as number 40,000, and its embedding matrix has 15"):
+    with pytest.raises(UnsupportedError, match=r"late .*40,000.* 15"):
         encoder(tmp_path / "static")
 
 

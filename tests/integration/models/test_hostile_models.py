@@ -226,9 +226,7 @@ def test_modules_are_classes_of_sentence_transformers(form: str, folder: Path, k
     refused(form, folder, "leads out of its folder")
 
 
-def test_the_settings_of_a_hub_model_are_looked_at_as_far_as_it_answers(
-    honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_of_a_hub_model_are_looked_at(honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(repo: str, file: str, **options: Any) -> str:
         if not (tmp_path / "hub" / file).is_file():
             raise EntryNotFoundError(file)
@@ -240,7 +238,7 @@ def test_the_settings_of_a_hub_model_are_looked_at_as_far_as_it_answers(
     shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "hub")
     vet(source)
     change(tmp_path / "hub" / "config.json", attn_implementation="some/kernel")
-    with pytest.raises(UnsupportedError, match="code that comes with a model"):
+    with pytest.raises(UnsupportedError, match="code that comes"):
         vet(source)
     (tmp_path / "hub" / "config.json").unlink()
     (tmp_path / "hub" / "modules.json").write_text(json.dumps([{"path": "", "type": "own.Own"}]))
@@ -392,5 +390,5 @@ def test_a_tokenizer_whose_pattern_gives_up_is_told_in_one_line(honest: Path, tm
         pre_tokenizer={"type": "Sequence", "pretokenizers": [split, rules["pre_tokenizer"]]},
     )
     data = RetrievalDataset.of({"q": "heat"}, {"d": "wing", "e": "a" * 60}, {"q": {"d": 1}}, name="long words")
-    with pytest.raises(DataError, match=r"tokenizer gave up on one of .* retry-limit"):
+    with pytest.raises(DataError, match="retry-limit"):
         run_any(parse(f"{tmp_path}/evil@W4-rtn"), tmp_path / "run", dataset=data)

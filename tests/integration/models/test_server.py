@@ -93,9 +93,7 @@ KEY = Key(value="sk-proj-Zk3_9dQwX7vLr2TbYh5NcMa8", variable="V")
         (endless(b"200 OK\r\nx: ", b"a" * 10**6), "broke off: "),
     ],
 )
-def test_a_hostile_server_costs_little_time_and_memory(
-    server: Server, answer: Callable[[Request], None], message: str
-) -> None:
+def test_a_hostile_server_costs_little(server: Server, answer: Callable[[Request], None], message: str) -> None:
     server.always = answer
     retry_policy = RetryPolicy(sleep=lambda _seconds: None, timeout=0.2 if "0.2 s" in message else 60)
     client = EndpointClient(read_endpoint(server.name("one")), key=KEY, retry_policy=retry_policy)
@@ -122,8 +120,7 @@ def test_what_goes_wrong_for_a_while_leaves_no_trace(server: Server, tmp_path: P
     server.forget()
     outcome = measured(server, tmp_path / "b", batch_size=2, say=lines.append, concurrency=1)
     np.testing.assert_array_equal(perturbation.epsilon(outcome.evidence()), perturbation.epsilon(wanted))
-    assert len(server.asked) == 2 * KNOWN + 2 * (2 + 4) + 6
-    assert len(lines) == 1
+    assert (len(server.asked), len(lines)) == (2 * KNOWN + 2 * (2 + 4) + 6, 1)
     assert lines[0].endswith("next try in 30 s")
 
 
@@ -155,9 +152,7 @@ def test_a_key_is_sent_and_left_nowhere(server: Server, tmp_path: Path, monkeypa
     assert "refuses the key in OPENAI_API_KEY (HTTP 401)" in refused(server, tmp_path / "c")
 
 
-def test_a_run_that_was_interrupted_goes_on_where_it_was(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_goes_on(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def stage(name: str, _total: int) -> Iterator[Callable[[int], None]]:
         done: list[int] = []

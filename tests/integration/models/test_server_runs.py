@@ -57,9 +57,7 @@ def same_evidence(run: Run, wanted: Run) -> None:
         assert names[0] == names[1]
 
 
-def test_a_quantized_model_on_a_server_drifts_as_it_does_here(
-    server: Server, here: Run, folder: Path, tmp_path: Path
-) -> None:
+def test_a_quantized_model_on_a_server_drifts_as_here(server: Server, here: Run, folder: Path, tmp_path: Path) -> None:
     run = run_servers(str(folder), server.name("low"), tmp_path / "run", dataset=DATASET)
     assert perturbation.epsilon(run.evidence()).min() > 1e-3
     same_evidence(run, here)

@@ -108,7 +108,7 @@ def test_weights_that_would_be_random_are_refused(way: Callable[[Path], Any], tm
 
 def test_a_reranker_without_its_head_is_refused(tmp_path: Path) -> None:
     folder = stored(save_cross_encoder(tmp_path / "reranker"), without("classifier"))
-    with pytest.raises(UnsupportedError, match=r"has no weights for classifier\.bias and 1 more"):
+    with pytest.raises(UnsupportedError, match=r"classifier\.bias and 1"):
         load_cross_encoder(resolve(str(folder)), device=CPU)
 
 
@@ -141,11 +141,9 @@ def sparse(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("make", "kind"), [(late_interaction, MultiVectorEncoder), (sparse, SparseEncoder)])
-def test_models_of_several_rows_are_not_converted_nor_compared_with_others(
-    tmp_path: Path, make: Callable[[Path], None], kind: Any
-) -> None:
+def test_models_of_several_rows_are_not_converted(tmp_path: Path, make: Callable[[Path], None], kind: Any) -> None:
     make(tmp_path / "model")
-    with pytest.raises(UnsupportedError, match="is compared with its own quantized self alone"):
+    with pytest.raises(UnsupportedError, match="own quantized self"):
         compared(tmp_path / "model")
 
     class Own(kind):  # type: ignore[misc]  # of a class that is a parameter
@@ -155,7 +153,7 @@ def test_models_of_several_rows_are_not_converted_nor_compared_with_others(
     assert drift(own, "W4-rtn", DATASET).record["settings"]["similarity"] in {"maxsim", "dot"}
     if kind is MultiVectorEncoder:  # sentence-transformers would draw a projection at random
         (tmp_path / "model" / "modules.json").unlink()
-        with pytest.raises(UnsupportedError, match=r"has no modules\.json: .* at random"):
+        with pytest.raises(UnsupportedError, match=r"no modules\.json"):
             run_w4(tmp_path / "model")
 
 
@@ -172,9 +170,7 @@ def test_a_folder_without_modules_json_is_told_to_be_averaged(tmp_path: Path) ->
 def test_a_masked_language_model_without_modules_json_is_read_as_its_user_says(tmp_path: Path) -> None:
     saved = row_models.sparse(tmp_path)  # which lies in `model`, made of `backbone`
     folder = tmp_path / "backbone"
-    with pytest.raises(
-        UnsupportedError, match=rf"is a BertForMaskedLM, .* expected mean:{folder} .* or sparse:{folder} "
-    ):
+    with pytest.raises(UnsupportedError, match=rf"BertForMaskedLM, .* mean:{folder} .* sparse:{folder} "):
         run_w4(folder)
     averaged, weighted = (run_any(parse(f"{way}:{folder}@W4-rtn"), tmp_path / way) for way in ("mean", "sparse"))
     save_backbone(tmp_path / "body", BertForMaskedLM.from_pretrained(folder).bert)
@@ -212,9 +208,7 @@ def test_a_model_that_says_how_it_is_read_is_not_read_otherwise(name: str, said:
         ({"pooling_mode": "cls"}, "pooling_mode cls"),
     ],
 )
-def test_where_the_config_speaks_against_it_a_folder_without_modules_json_is_refused(
-    tmp_path: Path, settings: dict[str, Any], said: str
-) -> None:
+def test_without_modules_json_the_config_decides(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
     save_backbone(tmp_path / "model")
     change(tmp_path / "model" / "config.json", **settings)
     with pytest.raises(UnsupportedError, match=said):
@@ -224,7 +218,7 @@ def test_where_the_config_speaks_against_it_a_folder_without_modules_json_is_ref
 def test_a_folder_that_lost_its_modules_json_is_refused(tmp_path: Path) -> None:
     tiny().save_pretrained(str(tmp_path / "model"))
     (tmp_path / "model" / "modules.json").unlink()
-    with pytest.raises(UnsupportedError, match=r"no modules\.json, .* config_sentence_transformers\.json says"):
+    with pytest.raises(UnsupportedError, match=r"no modules\.json.* config_sentence_transformers\.json"):
         run_w4(tmp_path / "model")
 
 
@@ -248,7 +242,7 @@ def test_prompts_of_other_names_are_told_and_chosen_by_name(tmp_path: Path) -> N
     assert (
         chosen.record["metrics"]["epsilon"] == usual.record["metrics"]["epsilon"] != bare.record["metrics"]["epsilon"]
     )
-    with pytest.raises(UnknownNameError, match=r"unknown prompt .* did you mean s2p_query"):
+    with pytest.raises(UnknownNameError, match="mean s2p_query"):
         run_any(spec, tmp_path / "run", settings=replace(SETTINGS, document_prompt="s2p_qery"))
 
 
@@ -261,10 +255,7 @@ def test_a_warning_of_a_library_is_a_note(tmp_path: Path, capsys: pytest.Capture
     change(folder / "config_sentence_transformers.json", __version__={"sentence_transformers": "99.0"})
     before = logging.getLogger("sentence_transformers").handlers
     notes = run_w4(folder).record["data"]["warnings"]
-    assert any(
-        note.startswith("sentence-transformers warns: This model was created with Sentence Transformers version 99.0")
-        for note in notes
-    )
+    assert any(note.startswith("sentence-transformers warns: ") and "99.0" in note for note in notes)
     assert "version 99.0" not in capsys.readouterr().err
     assert logging.getLogger("sentence_transformers").handlers == before
 
@@ -275,7 +266,7 @@ def test_adapters_beside_weights_are_no_layers(tmp_path: Path) -> None:
             super().__init__(8, 8)
             self.lora_A = torch.nn.Linear(8, 2)
 
-    with pytest.raises(UnsupportedError, match=r"has an adapter beside its weights \(0\), .*merge_and_unload"):
+    with pytest.raises(UnsupportedError, match=r"adapter .*\(0\).*merge_and_unload"):
         QuantizedPair(torch.nn.Sequential(Lora()), "W4-rtn")
 
 
@@ -307,7 +298,7 @@ def test_another_number_type_is_asked_for_and_told(half: Path, tmp_path: Path) -
     assert run.record["settings"]["dtype"] == "torch.bfloat16"
     assert "both computed in bfloat16" in weights_line(run.record)
     assert run.record["data"]["warnings"][0].startswith("full precision is bfloat16 here")
-    with pytest.raises(UnsupportedError, match=r"is in bfloat16 at full precision already, so \+dtype=bf16"):
+    with pytest.raises(UnsupportedError, match=r"bfloat16 .*\+dtype=bf16"):
         run_as(half, "fp+dtype=bf16", tmp_path / "run", dtype="bfloat16")
 
 

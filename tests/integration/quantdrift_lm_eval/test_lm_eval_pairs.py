@@ -121,8 +121,7 @@ def test_the_run_folders_hold_the_same_evidence(paired: dict[str, Any], folder: 
     names = {f"tiny_{kind}" for kind in KINDS if kind not in {"texts", "sums"}}
     assert set(runs) == names | {"tiny_sums-first", "tiny_sums-start"}
     run = runs["tiny_questions"]
-    assert run.path.parent.name == "W4-g128-rtn+head=lm_head"
-    assert run.record["data"]["harness"] == "lm-eval"
+    assert (run.path.parent.name, run.record["data"]["harness"]) == ("W4-g128-rtn+head=lm_head", "lm-eval")
     assert run.record["data"]["n_queries"] == 24
     assert run.record["model"]["candidate_fingerprint"] != run.record["model"]["fingerprint"]
     assert run.record["model"]["layers_never_reached"] == []

@@ -83,9 +83,7 @@ def test_metrics_of_a_task_s_own_python(lm: QuantizedPairLM, tasks: Path) -> Non
     assert results["quantdrift"]["tasks"]["tiny_own"]["none"]["judged_by"] == "right"
 
 
-def test_a_task_whose_drift_cannot_be_had_keeps_its_results(
-    lm: QuantizedPairLM, tasks: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_drift_a_task_has_results(lm: QuantizedPairLM, tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = evaluate(lm, tasks, ["broken", "questions"])
     assert results["results"]["tiny_broken"]["right,none"] == 1.0
     assert list(results["quantdrift"]["tasks"]) == ["tiny_questions"]
@@ -106,9 +104,7 @@ def test_prompts_are_what_it_is_calibrated_on(tasks: Path, models: list[str], tm
     assert record["fallbacks"] == {}
 
 
-def test_a_file_takes_the_place_of_prompts_and_without_either_it_is_refused(
-    tasks: Path, models: list[str], tmp_path: Path
-) -> None:
+def test_a_file_in_place_of_prompts_and_neither(tasks: Path, models: list[str], tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(text(seed, 6) for seed in range(20)))
     (run,) = runs(tasks, tmp_path / "a", ["questions"], models[0], f"W4A8+calib={file}")
@@ -117,9 +113,7 @@ def test_a_file_takes_the_place_of_prompts_and_without_either_it_is_refused(
         runs(tasks, tmp_path / "b", ["texts"], models[0], "W4A8")
 
 
-def test_asked_outside_of_an_evaluation_it_is_the_candidate(
-    models: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outside_of_an_evaluation_it_is_the_candidate(models: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     asked = [Instance("loglikelihood", {}, ("ba ba", " bo"), 0)]
     lm = QuantizedPairLM(models[0], "W2", device="cpu")
     with lm.pair.candidate():
@@ -129,9 +123,7 @@ def test_asked_outside_of_an_evaluation_it_is_the_candidate(
     assert "only the candidate is run" in capsys.readouterr().err
 
 
-def test_no_run_folder_takes_the_place_of_another_task_s_or_model_s(
-    models: list[str], tasks: Path, tmp_path: Path
-) -> None:
+def test_no_run_folder_takes_the_place_of_another_s(models: list[str], tasks: Path, tmp_path: Path) -> None:
     data = [run.record["data"] for run in runs(tasks, tmp_path / "a", ["sums", "sums-first"], models[0])]
     wanted = [("tiny_sums", "first"), ("tiny_sums", "start"), ("tiny_sums-first", "start")]
     assert sorted((entry["name"], entry["subset"]) for entry in data) == wanted

@@ -51,8 +51,7 @@ def test_a_search_is_calibrated_on_its_corpus(folders: dict[str, Path], prepared
     pair = mteb.get_model(f"quantdrift:{folders['encoder']}@{SCHEME}")
     entry = scores(pair, retrieval_task("TinyCalibrated", DATA), cache=cache)["test"][0]
     record = read_run(next(tmp_path.rglob("run.json"))).record["quantization"]
-    assert record["calibration"]["n_inputs"] == 20
-    assert record["calibration"]["of"] == 40
+    assert (record["calibration"]["n_inputs"], record["calibration"]["of"]) == (20, 40)
     assert record["fallbacks"] == {}
 
     model = stock(folders["encoder"])
@@ -90,9 +89,7 @@ def texts_of(model: Any, sample: Sample) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["search", "reranker", "other"])
-def test_texts_of_a_file_are_calibrated_on(
-    kind: str, folders: dict[str, Path], prepared: list[Sample], tmp_path: Path
-) -> None:
+def test_a_file_is_calibrated_on(kind: str, folders: dict[str, Path], prepared: list[Sample], tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(text(seed) for seed in range(500, 512)))
     model = folders["reranker" if kind == "reranker" else "encoder"]

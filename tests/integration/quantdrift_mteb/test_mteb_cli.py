@@ -97,8 +97,7 @@ def test_mteb_reads_its_files_back(finished: Path, result_file: Path, entry: Map
     assert result.get_score() == entry["ndcg_at_10"]
     cache = mteb.ResultCache(finished / "OUT")
     table = cache.load_results().to_dataframe()
-    assert table[NAME].tolist() == [entry["main_score"]]
-    assert table["task_name"].tolist() == [TASK]
+    assert (table[NAME].tolist(), table["task_name"].tolist()) == ([entry["main_score"]], [TASK])
     meta = mteb.get_model_meta(f"quantdrift:{finished / 'encoder'}@W3-rtn")
     assert meta.name == NAME
     again = cache.load_task_result(TASK, meta)
@@ -110,10 +109,7 @@ def test_mteb_reads_its_files_back(finished: Path, result_file: Path, entry: Map
 
 
 def test_the_fallback_needs_no_hook_and_what_cannot_be_paired_is_refused_in_one_line(tmp_path: Path) -> None:
-    for model, said in (
-        ("quantdrift:minilm@W4-gtpq", "did you mean gptq?"),
-        ("minilm@W4", "write quantdrift:minilm@W4"),
-    ):
+    for model, said in (("quantdrift:minilm@W4-gtpq", "mean gptq?"), ("minilm@W4", "write quantdrift:minilm@W4")):
         command = ("mteb", "run", "--model", model, "-t", TASK, "--output-folder", "OUT")
         code, out, err = run_script(tmp_path, "quantdrift", *command, QUANTDRIFT_HOOK="0")
         assert (code, "Traceback" in out + err, list(tmp_path.rglob("*.json"))) == (2, False, [])

@@ -52,9 +52,7 @@ def test_tasks_and_benchmarks_of_ours_are_there_by_name_and_in_no_list() -> None
         mteb.get_benchmark("QuantDrift(images)")
 
 
-def test_a_pair_inside_a_wrapper_of_mtebs_is_told_to_measure_nothing(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrapped_pair_measures_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path))
     wrapped = SearchEncoderWrapper(mteb.get_model(f"quantdrift:{folder}@W3"))
     with pytest.warns(UserWarning, match="inside a SearchEncoderWrapper.*no drift"):

@@ -61,9 +61,7 @@ def drawn(task: Any, train: Mapping[str, list[Any]]) -> list[int]:
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_the_drift_of_a_classification_is_what_one_frozen_probe_finds(
-    n_classes: int, model: Model, tmp_path: Path
-) -> None:
+def test_the_drift_of_classes_is_what_one_frozen_probe_finds(n_classes: int, model: Model, tmp_path: Path) -> None:
     train, test = labelled(90, 100, n_classes), labelled(70, 300, n_classes)
 
     def task() -> Any:
@@ -148,9 +146,7 @@ def test_sts_compares_the_order_that_its_main_score_is_of(main_score: str, kind:
 
 
 @pytest.mark.parametrize(("main_score", "kind"), [("dot_ap", "dot"), ("manhattan_accuracy", "manhattan")])
-def test_a_pair_flips_where_its_similarity_crosses_the_references_threshold(
-    main_score: str, kind: str, model: Model, tmp_path: Path
-) -> None:
+def test_a_pair_flips_across_the_threshold(main_score: str, kind: str, model: Model, tmp_path: Path) -> None:
     task = pair_task(AbsTaskPairClassification, main_score)
     (entry,) = scores(model.pair, task, cache=mteb.ResultCache(tmp_path))["test"]
     reference, candidate = similarities(model, kind)
@@ -181,9 +177,7 @@ def test_a_pair_flips_where_its_similarity_crosses_the_references_threshold(
     assert abs(run.record["settings"]["threshold"]) == pytest.approx(abs(threshold), rel=1e-4)
 
 
-def test_where_no_threshold_tells_pairs_apart_the_evaluation_stands_and_a_line_says_why(
-    model: Model, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_no_threshold_tells_pairs_apart(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     task = pair_task(AbsTaskPairClassification, "max_ap", sentence1=[text(1)] * 60, sentence2=[text(2)] * 60)
     (entry,) = scores(model.pair, task)["test"]
     assert {key for key in entry if key.startswith("drift_")} == OWN

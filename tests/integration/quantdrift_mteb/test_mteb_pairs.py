@@ -55,9 +55,7 @@ def test_alone_the_pair_is_its_candidate_and_an_evaluation_restores_the_weights(
 
 
 @pytest.mark.parametrize(("make", "call", "fatal"), [(small, 6, KeyboardInterrupt), (MockSTSTask, 4, RuntimeError)])
-def test_what_is_interrupted_leaves_weights_and_nothing_half_written(
-    make: Any, call: int, fatal: type[BaseException], pair: Any, tmp_path: Path
-) -> None:
+def test_nothing_is_half_written(make: Any, call: int, fatal: type[BaseException], pair: Any, tmp_path: Path) -> None:
     before, calls, encode = pair.pair.fingerprint, [], pair.base.encode
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:

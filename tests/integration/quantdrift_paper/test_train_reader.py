@@ -87,9 +87,7 @@ def test_pieces_of_some_passages_are_learned_from_and_others_without_an_answer()
         assert any(text.startswith(example.passage) for text in documents.values())
 
 
-def test_it_learns_and_is_not_asked_what_it_has_seen(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader learns the second word of "WORD ANSWER of the layer"."""
     monkeypatch.setattr(train_reader, "RATE", 3e-3)  # of weights that are random
     config = bert(hidden_size=32, num_attention_heads=2, intermediate_size=64)
@@ -119,8 +117,7 @@ def test_it_learns_and_is_not_asked_what_it_has_seen(
     assert not {*record.ids} & {*seen}
     right = [said == gold[0] for said, gold in zip(record.reference.answers, record.golds, strict=True)]
     assert np.mean(right) > 0.6
-    assert "30 of 60 questions are not asked" in out
-    assert "no control" in out
+    assert all(part in out for part in ("30 of 60 questions are not asked", "no control"))
     with pytest.raises(SystemExit):
         train_reader.main([*words, "--model", str(tmp_path / "tiny")])
     assert "expected a new or empty folder" in capsys.readouterr().err

@@ -35,9 +35,7 @@ def test_too_little_to_learn_from_is_refused(data: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.very_slow
-def test_the_model_prefers_what_is_right(
-    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_prefers_the_right(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(data / "cache"))
     monkeypatch.setattr(train_reranker, "HELD_OUT", 8)
     monkeypatch.setattr(train_reranker, "TRAIN_RANKS", 10)

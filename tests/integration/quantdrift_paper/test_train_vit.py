@@ -32,9 +32,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "colours.npz"
 
 
-def test_the_model_tells_classes_apart_and_transformers_says_so_too(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_model_tells_classes_apart(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "vit"
     state = torch.get_rng_state()
     train_vit.main(["--data", str(data), "--out", str(out), "--epochs", "12"])

@@ -115,9 +115,7 @@ def test_a_failure_tells_the_verdict_the_numbers_and_the_inputs(suite: pytest.Py
 
 
 @pytest.mark.usefixtures("measurements")
-def test_what_is_asked_wrongly_is_told_before_anything_is_measured(
-    suite: pytest.Pytester, measurements: list[str]
-) -> None:
+def test_what_is_asked_wrongly_is_told_early(suite: pytest.Pytester, measurements: list[str]) -> None:
     asked = {
         "name": "flop=0.2) # unknown limit .flop.; did you mean flip",
         "nothing": ") # nothing is asked of the run",
@@ -143,9 +141,7 @@ def test_what_is_asked_wrongly_is_told_before_anything_is_measured(
     assert not measurements
 
 
-def test_baselines_are_written_on_request_and_then_compared_with(
-    suite: pytest.Pytester, measurements: list[str]
-) -> None:
+def test_baselines_are_written_and_compared_with(suite: pytest.Pytester, measurements: list[str]) -> None:
     suite.makepyfile(
         """
         from quantdrift_pytest import assert_drift
@@ -173,8 +169,7 @@ def test_baselines_are_written_on_request_and_then_compared_with(
     assert {"flip@1", "ndcg@10", "rbo@10"} <= set(held["columns"])  # what all three compare
     result = run(suite, "-k", "not limit", "-W", "ignore")
     result.assert_outcomes(passed=2)
-    assert baseline.read_bytes() == first
-    assert measurements == ["minilm@W8-g128-rtn"]
+    assert (baseline.read_bytes(), measurements) == (first, ["minilm@W8-g128-rtn"])
 
 
 @pytest.mark.slow

@@ -65,13 +65,10 @@ def test_tables_show_what_stands_in_the_page(browser: Browser, file: Path, run: 
         for name in ("closeness", "metrics", "all-metrics", "facts"):
             assert cells(page, name) == sections[name]["grids"][0]["rows"], name
         every = {row[0]: row for row in cells(page, "all-metrics")}
-        assert every["flip@1"][3] == str(run["flip@1"].n)
-        assert every.keys() == run.record["metrics"].keys()
+        assert (every["flip@1"][3], every.keys()) == (str(run["flip@1"].n), run.record["metrics"].keys())
 
 
-def test_every_change_is_listed_harmful_first_with_both_rankings_and_texts(
-    browser: Browser, file: Path, run: Run
-) -> None:
+def test_changes_are_listed_harmful_first_with_rankings_and_texts(browser: Browser, file: Path, run: Run) -> None:
     changed = run.changed()
     top = run.evidence()
     with opened(browser, file) as page:
@@ -98,11 +95,9 @@ def test_keys_move_search_open_and_close(browser: Browser, file: Path, run: Run)
         page.keyboard.press("j")
         page.keyboard.press("j")
         page.keyboard.press("k")
-        assert chosen() == names[1]
-        assert page.evaluate("location.hash") == f"#q={names[1]}"
+        assert (chosen(), page.evaluate("location.hash")) == (names[1], f"#q={names[1]}")
         page.keyboard.press("ArrowDown")
-        assert chosen() == names[2]
-        assert page.get_attribute("[aria-selected=true]", "id") == "change-2"
+        assert (chosen(), page.get_attribute("[aria-selected=true]", "id")) == (names[2], "change-2")
         page.keyboard.press("Escape")
         assert page.locator(".pane header").count() == 0
         page.keyboard.press("/")
@@ -234,8 +229,7 @@ def test_a_gate_shows_its_rules_and_the_inputs_it_lists(browser: Browser, run: R
             [cell.removeprefix("✕ ").removeprefix("▲ ").removeprefix("✓ ") for cell in row]
             for row in cells(page, "rules")
         ]
-        assert shown == rules["grids"][0]["rows"]
-        assert page.locator(".changes li").count() == 7
+        assert (shown, page.locator(".changes li").count()) == (rules["grids"][0]["rows"], 7)
         assert page.locator(".arm").count() == 2
         page.keyboard.press("k")
         page.keyboard.press("j")
@@ -431,8 +425,7 @@ def test_a_gate_has_the_texts_and_rankings_of_the_run_that_it_judged(browser: Br
     with opened(browser, tmp_path / "gate.html") as page:
         assert page.locator(".examples li").count() == 10
         assert page.inner_text(".pane header > p") == f"query number {worst.input_id[1:]}"
-        assert page.locator(".arm").nth(1).locator("li").count() == 10
-        assert cut(page) == []
+        assert (page.locator(".arm").nth(1).locator("li").count(), cut(page)) == (10, [])
     shutil.rmtree(run.path)  # then ids are all that is known
     assert cli("report", tmp_path / "gate.json", "-o", tmp_path / "gate.html")[0] == 0
     assert "query number" not in (tmp_path / "gate.html").read_text(encoding="utf-8")

@@ -38,17 +38,14 @@ def study(place: Path, *schemes: str) -> None:
     Path("study.yaml").write_text(yaml.safe_dump(content))
 
 
-def test_the_classes_are_those_of_run_and_the_search_is_that_of_the_embeddings(
-    place: Path, labelled: Path, quantdrift: Run
-) -> None:
+def test_classes_and_search_are_those_of_run(place: Path, labelled: Path, quantdrift: Run) -> None:
     study(place, "W3")
     quantdrift("study", "run", "study.yaml", "--out", "out")
     classes, among = (
         read_run(Path("out") / "cells" / f"tiny@W3-g128-rtn_on_labelled{ending}") for ending in ("", "-self")
     )
     plain = json.loads(quantdrift("run", "TINY@W3", "--data", str(labelled), "--json"))
-    assert classes.record["metrics"] == plain["metrics"]
-    assert among.record["data"]["kind"] == "self-retrieval"
+    assert (classes.record["metrics"], among.record["data"]["kind"]) == (plain["metrics"], "self-retrieval")
     assert among.record["settings"]["similarity"] == "cosine"
     rows = [json.loads(line)["text"] for line in (labelled / "test.jsonl").read_text().splitlines()]
     unit = load_encoder(resolve(str(place / "tiny")), device=torch.device("cpu")).encode(rows, "document", 8)
@@ -60,9 +57,7 @@ def test_the_classes_are_those_of_run_and_the_search_is_that_of_the_embeddings(
     assert set(evidence.n_items.tolist()) == {len(rows) - 1}
 
 
-def test_the_query_side_alone_is_that_of_a_search_of_the_same_texts(
-    place: Path, labelled: Path, quantdrift: Run
-) -> None:
+def test_the_query_side_alone_is_that_of_a_search(place: Path, labelled: Path, quantdrift: Run) -> None:
     study(place, "W3+query")
     quantdrift("study", "run", "study.yaml", "--out", "out", code=1)  # of classes there is no query side
     among = read_run(Path("out/cells/tiny@W3-g128-rtn+query_on_labelled-self")).evidence()
@@ -96,8 +91,7 @@ def test_neighbours_among_a_part_leave_the_input_itself_out(place: Path, labelle
     # those of the part are ranked by the very scores of the whole, less the others and the input itself
     ranked = [str(other.item_ids[item]) for row in other.reference_top.items for item in row if item >= 0]
     inside = {*ranked}
-    assert len(inside) == 10
-    assert sorted(other.n_items.tolist()) == [9] * 10 + [10] * 20
+    assert (len(inside), sorted(other.n_items.tolist())) == (10, [9] * 10 + [10] * 20)
     for row, name in enumerate(all_inputs.input_ids.tolist()):
         order = [str(all_inputs.item_ids[item]) for item in all_inputs.reference_top.items[row]]
         mine = [str(other.item_ids[item]) for item in other.reference_top.items[row] if item >= 0]

@@ -44,8 +44,7 @@ def test_bits_and_loss_follow_from_the_widths() -> None:
     made = allocation()
     assert made.bits_per_weight == (12 * 4 + 12 * 3) / 24 == 3.5
     assert made.linear_bits == (12 * 4 + 12 * 3 + 4 * 16) / 28
-    assert made.all_parameters_bits == (12 * 4 + 12 * 3 + 4 * 16 + 72 * 32) / 100
-    assert made.loss == 0.1
+    assert (made.all_parameters_bits, made.loss) == ((12 * 4 + 12 * 3 + 4 * 16 + 72 * 32) / 100, 0.1)
     assert made.gap == pytest.approx(0.1)
     assert made.width_of == {"l.0.query": 4, "l.0.key": 4, "l.0.dense": 3, "head": 16}
 
@@ -60,14 +59,13 @@ def test_what_is_written_is_read_back_one_layer_a_line(file: Path) -> None:
 
 def test_widths_changed_by_hand_are_noticed_and_taken_where_the_file_says_so(file: Path) -> None:
     change(file, lambda c: (c["layers"][2].update(width=4), c["layers"][3].update(width=8)))
-    with pytest.raises(DataError, match=r'was changed since.* set "edited" to true'):
+    with pytest.raises(DataError, match='"edited" to true'):
         Allocation.read(file)
     change(file, lambda c: c.update(edited=True))
     edited = Allocation.read(file)
     assert edited.edited
     assert edited.bits_per_weight == 4.0  # over the budget, as its owner wants it
-    assert edited.linear_bits == (24 * 4 + 4 * 8) / 28
-    assert edited.loss == 0.0
+    assert (edited.linear_bits, edited.loss) == ((24 * 4 + 4 * 8) / 28, 0.0)
     edited.write(file)
     assert Allocation.read(file) == edited
 
@@ -86,9 +84,7 @@ def test_widths_changed_by_hand_are_noticed_and_taken_where_the_file_says_so(fil
         (lambda c: c["layers"][1]["loss"].update({"4": -1}), "layers.1.loss"),
     ],
 )
-def test_a_file_that_is_wrong_names_key_and_expectation(
-    file: Path, edit: Callable[[dict[str, Any]], object], says: str
-) -> None:
+def test_a_wrong_file_names_the_key(file: Path, edit: Callable[[dict[str, Any]], object], says: str) -> None:
     change(file, edit, seal=True)
     with pytest.raises(DataError, match=says) as caught:
         Allocation.read(file)
@@ -127,11 +123,9 @@ def test_an_allocation_of_another_model_is_refused() -> None:
         lambda file: file["layers"][0].update(loss={"3": -0.5, "4": 0.0}),
     ],
 )
-def test_numbers_that_cannot_be_are_refused_also_under_a_right_checksum(
-    edit: Callable[[dict[str, Any]], object], file: Path
-) -> None:
+def test_impossible_numbers_under_a_right_checksum(edit: Callable[[dict[str, Any]], object], file: Path) -> None:
     change(file, edit, seal=True)
-    with pytest.raises(DataError, match=r"allocation\.json is damaged, expected an allocation: "):
+    with pytest.raises(DataError, match=r"allocation\.json is damaged"):
         Allocation.read(file)
 
 

@@ -38,9 +38,7 @@ def test_greedy_ranks_by_loss_per_weight() -> None:
         ([[9.0, 8.0, 0.0]], [1], (2, 3, 4), [3]),
     ],
 )
-def test_greedy_goes_up_the_convex_hull_of_each_layer(
-    losses: Any, n_weights: Any, widths: tuple[int, ...], chosen: list[int]
-) -> None:
+def test_greedy_goes_up_convex_hulls(losses: Any, n_weights: Any, widths: tuple[int, ...], chosen: list[int]) -> None:
     solution = allocate(losses, n_weights, widths=widths, budget=3.0, method="greedy")
     assert solution.widths.tolist() == chosen
 

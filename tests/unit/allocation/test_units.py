@@ -22,8 +22,7 @@ from quantdrift.base.errors import QuantDriftError, UnknownNameError, Unsupporte
 )
 def test_layers_that_runtimes_fuse_are_units(names: list[str], units: list[int]) -> None:
     numbers = runtime_units(names)
-    assert numbers.dtype == np.int64
-    assert numbers.tolist() == units
+    assert (numbers.dtype, numbers.tolist()) == (np.int64, units)
 
 
 NAMES = [f"layer.{i}.{part}" for i in range(2) for part in ("attn.query", "attn.key", "dense")]
@@ -49,8 +48,6 @@ def test_layers_are_left_out_by_pattern_and_the_last_one_decides() -> None:
         ({"*.query": 8}, UnsupportedError, "query and layer.0.attn.key are tied"),
     ],
 )
-def test_patterns_that_cannot_be_meant_are_refused(
-    patterns: dict[str, int], error: type[QuantDriftError], says: str
-) -> None:
+def test_impossible_patterns_are_refused(patterns: dict[str, int], error: type[QuantDriftError], says: str) -> None:
     with pytest.raises(error, match=says):
         excluded(NAMES, patterns, units=runtime_units(NAMES))

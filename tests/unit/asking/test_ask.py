@@ -80,9 +80,7 @@ def test_another_version_of_a_library_is_another_run(name: str, model: Path, mon
 
 
 @pytest.mark.parametrize(("index", "package"), [("HNSW32", "faiss-cpu"), ("qdrant:int8", "qdrant-edge-py")])
-def test_an_engine_counts_where_it_searches(
-    index: str, package: str, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_an_engine_counts(index: str, package: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fingerprints: dict[str, set[str]] = {f"{model}@W4-rtn": set(), f"{model}@fp+index={index}": set()}
     for version in ("1", "2", None):
         libraries.cache_clear()
@@ -113,9 +111,7 @@ def test_files_of_a_model_are_seen(model: Path, tmp_path: Path) -> None:
     assert len(stamps) == 3
 
 
-def test_a_folder_that_has_the_name_of_a_model_is_not_that_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_a_model_s_name_is_not_that_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`minilm` is an alias, and ./minilm would be the folder."""
     monkeypatch.chdir(tmp_path)
     before = stamp_of("minilm"), ask("minilm@W4").certain

@@ -84,6 +84,6 @@ HUGE = "9" * 30
 
 @pytest.mark.parametrize("number", [HUGE, f"-{HUGE}", str(1 << 63), "9" * 5000])
 def test_no_file_of_ours_has_whole_numbers_of_more_than_64_bits(number: str) -> None:
-    with pytest.raises(ValueError, match="whole numbers of 64 bits"):
+    with pytest.raises(ValueError, match="64 bits"):
         parse_json(f'{{"settings": {{"k": {number}}}}}', strict=True)
     assert parse_json(str((1 << 63) - 1), strict=True) == (1 << 63) - 1

@@ -35,9 +35,7 @@ def sent(url: str, names: KeyNames = QDRANT) -> str | None:
         ("http://[::1", "http://[::1", False),
     ],
 )
-def test_a_key_goes_to_the_host_that_is_named_with_it(
-    monkeypatch: pytest.MonkeyPatch, there: str, url: str, goes: bool
-) -> None:
+def test_a_key_goes_to_its_own_host(monkeypatch: pytest.MonkeyPatch, there: str, url: str, goes: bool) -> None:
     monkeypatch.setenv("QDRANT_API_KEY", " s3cret\n")
     monkeypatch.setenv("QDRANT_URL", there)
     assert sent(url) == ("s3cret" if goes else None)
@@ -64,7 +62,7 @@ def test_the_key_of_openai_goes_where_its_own_client_would_send_it(monkeypatch: 
 def test_no_key_crosses_the_network_unencrypted(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("QDRANT_API_KEY", "s3cret")
     monkeypatch.setenv("QDRANT_URL", url)
-    with pytest.raises(UnsupportedError, match="QDRANT_API_KEY would go over the network unencrypted") as caught:
+    with pytest.raises(UnsupportedError, match=r"QDRANT_API_KEY .*unencrypted") as caught:
         sent(url)
     assert "s3cret" not in str(caught.value)
     assert sent(url.replace("http:", "https:")) == "s3cret"

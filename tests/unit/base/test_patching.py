@@ -30,15 +30,13 @@ def test_a_method_is_replaced_once_and_what_it_was_can_be_had() -> None:
 
 
 def test_what_is_not_as_expected_is_not_replaced() -> None:
-    with pytest.raises(TypeError, match="Harness has no function find"):
+    with pytest.raises(TypeError, match="no function find"):
         wrap(Harness, "find", (), lambda original, *args: None)
-    with pytest.raises(TypeError, match=r"Harness\.search has no parameter k"):
+    with pytest.raises(TypeError, match="no parameter k"):
         wrap(Harness, "search", ("k",), lambda original, *args: None)
 
 
-def test_only_our_own_errors_become_one_line_and_the_hook_is_put_in_place_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_our_own_errors_become_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     others: list[BaseException] = []
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: others.append(error))
     errors_in_one_line()
@@ -50,8 +48,7 @@ def test_only_our_own_errors_become_one_line_and_the_hook_is_put_in_place_once(
     ours, other = RunError("expected a folder"), ValueError("theirs")
     for error in (ours, other):
         hook(type(error), error, None)
-    assert others == [other]
-    assert capsys.readouterr().err == "quantdrift: expected a folder\n"
+    assert (others, capsys.readouterr().err) == ([other], "quantdrift: expected a folder\n")
     monkeypatch.setenv("QUANTDRIFT_DEBUG", "1")
     hook(RunError, ours, None)
     assert others == [other, ours]

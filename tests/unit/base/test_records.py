@@ -24,8 +24,7 @@ def test_two_that_write_at_once_do_not_meet(tmp_path: Path) -> None:
             other.write_text("other")
             first.write_text("one")
         assert path.read_text() == "other"
-    assert path.read_text() == "one"
-    assert names(tmp_path) == ["it.json"]
+    assert (path.read_text(), names(tmp_path)) == ("one", ["it.json"])
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
@@ -47,9 +46,7 @@ def test_after_an_error_the_place_is_as_it_was(tmp_path: Path, error: type[BaseE
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_said_and_leaves_the_earlier_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_a_full_disk_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     path = tmp_path / "it.json"
     path.write_text("earlier")
 
@@ -58,10 +55,9 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_file(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(RunError, match=r"the study was not written to .*: no space left; nothing was left behind"):
+    with pytest.raises(RunError, match=r"the study .*no space left"):
         records.write_text(path, "later text", what="the study")
-    assert path.read_bytes() == b"earlier"
-    assert names(tmp_path) == ["it.json"]
+    assert (path.read_bytes(), names(tmp_path)) == (b"earlier", ["it.json"])
 
 
 DEEP = MAX_DEPTH + 2
@@ -98,8 +94,7 @@ def test_a_seal_holds_for_the_same_content_and_no_other() -> None:
     content = {"b": [1, 2.5, "é"], "a": {"x": None}, "threshold": 0.1 + 0.2}
     whole = records.with_checksum(content)
     records.check_checksum(json.loads(json.dumps(whole, indent=2, ensure_ascii=False)))
-    assert list(whole)[-1] == "digest"
-    assert records.with_checksum(whole) == whole
+    assert (list(whole)[-1], records.with_checksum(whole)) == ("digest", whole)
     for other in (
         {**whole, "threshold": 0.3},
         {**whole, "new": 1},

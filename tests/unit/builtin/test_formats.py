@@ -256,16 +256,14 @@ def test_a_folder_that_cannot_hold_a_format_is_refused_by_its_name(name: str) ->
         check_savable(scheme, "onnx")
         pack(quantized)
         return
-    with pytest.raises(
-        UnsupportedError, match=f"onnx has no place for the numbers of {name}; use --format safetensors"
-    ):
+    with pytest.raises(UnsupportedError, match=f"the numbers of {name}; use --format safetensors"):
         check_savable(scheme, "onnx")
-    with pytest.raises(UnsupportedError, match="no place for the numbers of a format"):
+    with pytest.raises(UnsupportedError, match="no place"):
         pack(quantized)
 
 
 def test_repair_has_nothing_to_try_beside_a_format() -> None:
-    with pytest.raises(UnsupportedError, match="nf4 has one width and blocks of one size"):
+    with pytest.raises(UnsupportedError, match="nf4"):
         check_plain(parse_scheme("W4-nf4"))
 
 

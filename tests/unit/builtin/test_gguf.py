@@ -44,8 +44,6 @@ def test_a_file_of_as_many_blocks_as_it_says_is_taken(tmp_path: Path) -> None:
         ({"llama__block_count": 2, "llama__decoder_block_count": 10**6}, "as decoder_block_count"),
     ],
 )
-def test_a_file_that_asks_for_more_than_it_has_is_refused(
-    numbers: dict[str, int], message: str, tmp_path: Path
-) -> None:
+def test_a_file_that_asks_for_too_much_is_refused(numbers: dict[str, int], message: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=message):
         vet_gguf(written(tmp_path / "a.gguf", **numbers))

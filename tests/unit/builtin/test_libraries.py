@@ -37,7 +37,7 @@ def test_an_input_that_was_always_zero_keeps_its_weights(method: Gptq | Awq, gro
 
 def test_a_library_that_answers_otherwise_than_the_method_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(awq._SEARCHES, "gptqmodel", lambda _, magnitude, *__: magnitude**0.33)
-    with pytest.raises(UnsupportedError, match=r"one of 20 powers .* from gptqmodel, got another scaling"):
+    with pytest.raises(UnsupportedError, match=r"20 powers .*gptqmodel"):
         CALIBRATED[1].quantize(weights(0, 4, 8), moments_of(paper.outlying_inputs(0, 400, 8)))
 
 

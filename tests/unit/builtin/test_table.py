@@ -90,8 +90,7 @@ def test_a_tied_head_stays_tied_is_counted_once_and_is_told(name: str) -> None:
     bits = [quantized.bits() for quantized in (plain, pair)]
     assert (bits[0].all_parameters - bits[1].all_parameters) * bits[0].n_parameters == pytest.approx(saved)
     record = pair.describe()
-    assert record["embedding_table"]["tied"] == ["lm_head"]
-    assert record["layers_left_out"] == {}
+    assert (record["embedding_table"]["tied"], record["layers_left_out"]) == (["lm_head"], {})
     assert "lm_head" in plain.describe()["layers_left_out"]
     lines = [line for line in candidate_lines({"quantization": record}) if "token embeddings" in line]
     assert len(lines) == 1
@@ -101,9 +100,7 @@ def test_a_tied_head_stays_tied_is_counted_once_and_is_told(name: str) -> None:
 
 def test_a_model_without_one_is_refused_in_one_line() -> None:
     for model in (zoo_model("vit").build(), zoo_model("torch-encoder").build()):
-        with pytest.raises(
-            UnsupportedError, match=r"^\+table= rounds the token embedding matrix, and mine has none"
-        ) as e:
+        with pytest.raises(UnsupportedError, match=r"^\+table= .*mine has none") as e:
             QuantizedPair([model], "W4+table=8", name="mine")
         assert "\n" not in str(e.value)
     model = Words().to(torch.float8_e4m3fn)

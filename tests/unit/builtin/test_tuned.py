@@ -87,9 +87,7 @@ def test_it_comes_nearer_to_the_reference_with_the_same_codes_and_is_undone_bit_
 
 
 @pytest.mark.slow
-def test_a_long_run_moves_codes_too_within_their_width_and_a_short_one_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_long_run_moves_codes_too_within_their_width(monkeypatch: pytest.MonkeyPatch) -> None:
     fixed = tuned(prepared("W3-g64+tuned=48"))
     assert fixed["codes"] == fixed["codes_moved"] == 0
     monkeypatch.setattr(descent, "FEWEST", 48)
@@ -132,9 +130,7 @@ def test_the_change_inside_is_relative_and_the_mean_of_layers(monkeypatch: pytes
     assert digest(prepared("W4-g64+tuned=2")) != both  # it is in the loss
 
 
-def test_a_side_comes_in_parts_of_about_the_same_length_and_these_change_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_parts_of_about_the_same_length_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     side = Side(role="document", items=["long" * 9, "a", ("b", "c" * 20), "long" * 8, "bb"])
     assert [part.tolist() for part in side.parts(np.arange(5), 2)] == [[1, 4, 2], [3, 0]]
     assert [len(part) for part in side.parts(np.arange(2), 4)] == [1, 1]
@@ -205,8 +201,7 @@ def test_tuning_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("quantdrift.builtin.tuned.work.write_state", lambda _, state: seen.append(state.step))
     resumed = prepared("W4-g64+tuned=16", tmp_path)
     assert seen[0] > kept[-1]
-    assert digest(resumed) == digest(whole)
-    assert tuned(resumed)["losses"] == tuned(whole)["losses"]
+    assert (digest(resumed), tuned(resumed)["losses"]) == (digest(whole), tuned(whole)["losses"])
 
 
 def test_what_gets_worse_is_undone_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,16 +282,14 @@ def test_sentences_and_pieces() -> None:
     assert sentences("Is it so? The ferry leaves twice a day! no.\nA line of its own here") == [
         "The ferry leaves twice a day!", "A line of its own here",
     ]  # fmt: skip
-    assert sentences("") == ["."]
-    assert sentences("short") == ["short"]
+    assert (sentences(""), sentences("short")) == (["."], ["short"])
     assert sentences("渡り船は一日に二回、朝と夕方に島へ向けて出ます。次の便は明日の朝になりますのでご注意ください。")[
         1
     ].startswith("次の")
     words = [f"word{number}" for number in range(100)]
     assert [len(piece.split()) for piece in pieces(" ".join(words))] == [24, 24, 24, 24, 4]
     assert " ".join(pieces(" ".join(words))).split() == words
-    assert [len(piece) for piece in pieces("x" * 450)] == [200, 200, 50]
-    assert pieces(" ") == ["."]
+    assert ([len(piece) for piece in pieces("x" * 450)], pieces(" ")) == ([200, 200, 50], ["."])
 
 
 def test_what_cannot_be_tuned_is_refused_in_one_line() -> None:
@@ -308,11 +301,11 @@ def test_what_cannot_be_tuned_is_refused_in_one_line() -> None:
         with pytest.raises(UnsupportedError, match=why) as told:
             refuse_settings(parse_scheme(scheme))
         assert "\n" not in str(told.value)
-    with pytest.raises(UnsupportedError, match="models that quantdrift loads itself"):
+    with pytest.raises(UnsupportedError, match="loads itself"):
         QuantizedPair([torch.nn.Linear(4, 4)], "W4+tuned")
-    with pytest.raises(DataError, match="at least 2, got 1"):
+    with pytest.raises(DataError, match="got 1"):
         prepared("W4+tuned=1", texts=TEXTS[:1])
-    with pytest.raises(DataError, match="at least 2, got 1"):  # of another tower
+    with pytest.raises(DataError, match="got 1"):  # of another tower
         problem_of(encoder(), [text_inputs(TEXTS), text_inputs(TEXTS[:1])], query_only=False, seed=0)
     pair, other = prepared("W4-g64+tuned=1"), QuantizedPair([tiny()], "W4-g64+tuned=1", encoder=encoder())
     assert pair.made is not None
@@ -325,5 +318,4 @@ def test_what_cannot_be_tuned_is_refused_in_one_line() -> None:
 
 def test_the_word_alone_means_the_usual_number_of_steps() -> None:
     short, long = parse_scheme("W4+tuned"), parse_scheme("W4+tuned=36")
-    assert short == long
-    assert str(short) == "W4-g128-rtn+tuned=36"
+    assert (short, str(short)) == (long, "W4-g128-rtn+tuned=36")

@@ -92,8 +92,7 @@ def test_an_interrupted_calibration_goes_on(world: World, tmp_path: Path, monkey
             world.pair(tmp_path)
     assert weights_fingerprint([world.model]) == world.before
     resumed = world.pair(tmp_path)
-    assert resumed.describe()["layers_kept_from_before"] == 2
-    assert world.candidate(resumed) == whole
+    assert (resumed.describe()["layers_kept_from_before"], world.candidate(resumed)) == (2, whole)
 
 
 def test_a_model_that_runs_elsewhere_is_refused(world: World) -> None:
@@ -105,7 +104,7 @@ def test_a_model_that_runs_elsewhere_is_refused(world: World) -> None:
         thread.join()
 
     pair = QuantizedPair([world.model], SCHEME)
-    with pytest.raises(UnsupportedError, match="no calibration input was seen at any layer"):
+    with pytest.raises(UnsupportedError, match="calibration input"):
         pair.prepare(Sample(batches=[elsewhere], key=None, record={}), root=None, progress=Silent())
     assert weights_fingerprint([world.model]) == world.before
 
@@ -139,9 +138,7 @@ class Twice(nn.Module):
         return self.last(self.layer(input=5 * x))  # type: ignore[no-any-return]
 
 
-def test_ranges_are_right_after_a_kill_when_all_layers_were_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranges_are_right_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer may be on the disk then with the range of its first call; the last one is not."""
     world = World(Twice(), torch.randn(8, 4))
     in_order = candidate.quantize_in_order
@@ -158,8 +155,7 @@ def test_ranges_are_right_after_a_kill_when_all_layers_were_made(
     for passes, kept in ((1, 1), (0, 2)):  # the first resumes, the second reads
         before = world.passes
         again = world.pair(tmp_path, "W4A8-g4")
-        assert again.describe()["layers_kept_from_before"] == kept
-        assert world.passes - before == passes
+        assert (again.describe()["layers_kept_from_before"], world.passes - before) == (kept, passes)
         assert world.ranges(again) == world.ranges(whole)
         assert world.candidate(again) == world.candidate(whole)
 
@@ -167,7 +163,7 @@ def test_ranges_are_right_after_a_kill_when_all_layers_were_made(
 def test_an_endless_input_has_no_range(tmp_path: Path) -> None:
     world = World(nn.Linear(4, 3), torch.tensor([[1.0, float("inf"), 0, 0]]))
     for _ in range(2):  # also where the layers are kept
-        with pytest.raises(DataError, match="is not finite on the calibration data"):
+        with pytest.raises(DataError, match="not finite"):
             world.pair(tmp_path, "W16A8")
 
 

@@ -17,8 +17,7 @@ from quantdrift.candidate.calibration.inputs import add_gram, fake_quantize, mom
 def test_moments_by_hand(inputs: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
     """Two tokens, (1, -2) and (3, 0): second moments (1 + 9) / 2, -2 / 2, 4 / 2. Padding does not count."""
     moments = moments_of(inputs, 2, second=True)
-    assert moments.second.tolist() == [[5, -1], [-1, 2]]
-    assert moments.mean_abs.tolist() == [2, 1]
+    assert (moments.second.tolist(), moments.mean_abs.tolist()) == ([[5, -1], [-1, 2]], [2, 1])
     assert (moments.absmax, moments.n_tokens) == (3, 2)
 
 

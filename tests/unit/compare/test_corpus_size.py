@@ -21,8 +21,7 @@ def test_two_sizes_by_hand() -> None:
     assert effect.change.value == pytest.approx(1 / 5)
     # gaps 8, 1, 1, 8, 8 and then 0.25, 7, 1, 8, 0.25; epsilon is 1 for every query at both sizes
     assert (effect.fell, effect.rose, effect.p_separation) == (2, 1, 1.0)
-    assert effect.separation_small == 4
-    assert effect.separation_large == 0.5
+    assert (effect.separation_small, effect.separation_large) == (4, 0.5)
 
 
 def test_other_queries_are_not_compared() -> None:

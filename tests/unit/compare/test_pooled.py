@@ -62,8 +62,7 @@ def test_numbers_by_all_changes_of_sign(run) -> None:
     theirs = stats.permutation_test(
         (steps,), np.sum, permutation_type="samples", alternative="two-sided", n_resamples=10**6
     )
-    assert test.p == pytest.approx(theirs.pvalue)
-    assert test.test == "stratified randomization"
+    assert (test.p, test.test) == (pytest.approx(theirs.pvalue), "stratified randomization")
     assert test.difference == pytest.approx(steps.sum())
     assert (test.worse, test.better, test.corpora_worse) == (4, 3, 1)
 
@@ -104,5 +103,5 @@ def test_data_that_are_there_twice_count_once(run) -> None:
 
 @pytest.mark.parametrize("name", ["separation", "relative.ndcg@10", "reference.ndcg@10", "gap"])
 def test_what_has_no_value_of_an_input_or_no_better_way(run, name: str) -> None:
-    with pytest.raises(QuantDriftError, match="corpora are pooled by a metric"):
+    with pytest.raises(QuantDriftError, match="pooled by"):
         pooled({"a": ([run(range(0))], [run(range(6))])}, parse_metric(name))

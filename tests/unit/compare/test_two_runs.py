@@ -49,8 +49,7 @@ def test_inputs_are_counted_by_who_flips_them(a: Run, b: Run) -> None:
     assert (flips.higher_a, flips.higher_b, flips.n) == (2, 20, N)
     assert (flips.value_a, flips.value_b) == (5 / N, 23 / N)
     assert flips.difference.value == pytest.approx(18 / N)
-    assert flips.p_value == pytest.approx(2 * (1 + 22 + 231) / 2**22)
-    assert flips.verdict == "worse"
+    assert (flips.p_value, flips.verdict) == (pytest.approx(2 * (1 + 22 + 231) / 2**22), "worse")
     assert one(b, a, "flip@1").verdict == "better"
 
 
@@ -69,7 +68,7 @@ def test_the_default_metrics_are_those_that_are_defined(tmp_path: Path, a: Run, 
     bare, shallow = made(tmp_path / "bare", range(0), labels=False), made(tmp_path / "shallow", range(0), k=5)
     assert names(bare, bare) == ["flip@1", "separation"]
     assert {"gold_lost@5", "ndcg@10"} & set(names(a, shallow)) == {"gold_lost@5"}
-    with pytest.raises(MetricError, match="looks at 10 ranks, but this run stored 5"):
+    with pytest.raises(MetricError, match=r"10 ranks.* 5"):
         one(a, shallow, "ndcg@10")
     assert one(bare, a, "ndcg@10").reason == "no relevance labels in A"
     # a bound is not compared with a value
@@ -113,7 +112,7 @@ def test_runs_that_leave_out_what_layers_were_measured_on_are_compared_on_what_i
     c, d = without(tmp_path / "c", {0, 1, 2}, range(5), 3), without(tmp_path / "d", {2, 3}, range(5), 2)
     assert compare_runs(c, d, ["flip@1"]).n_inputs == N - 4
     assert "1 of A, 2 of B" in compare_runs(c, d, ["flip@1"]).notes[0]
-    with pytest.raises(RunError, match="3 of 60 are only in A"):  # missing for another reason
+    with pytest.raises(RunError, match="3 of 60"):  # missing for another reason
         compare_runs(a, without(tmp_path / "e", {0, 1, 2}, range(5), 2))
 
 

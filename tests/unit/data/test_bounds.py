@@ -105,5 +105,5 @@ def test_a_pair_with_two_grades_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test.tsv").write_text("q\td\t1\nq\te\t2\nq\td\t1\n")
     assert read_qrels(tmp_path / "test.tsv") == {"q": {"d": 1, "e": 2}}  # said twice is no contradiction
     (tmp_path / "test.tsv").write_text("q\td\t1\nq\td\t2\n")
-    with pytest.raises(DataError, match=r"line 2: query 'q' and document 'd' have two grades, 1 and 2"):
+    with pytest.raises(DataError, match=r"line 2: .*'q'.*'d'.* 1 and 2"):
         read_qrels(tmp_path / "test.tsv")

@@ -127,14 +127,14 @@ def test_damaged_arrays_and_those_of_petabytes_end_in_one_line(tmp_path: Path) -
     content = bytearray(file.read_bytes())
     content[100:110] = bytes(10)
     file.write_bytes(content)
-    with pytest.raises(DataError, match="cannot be read as an array file"):
+    with pytest.raises(DataError, match="array file"):
         read_classification_folder(file)
     header = io.BytesIO()
     says = {"descr": "|u1", "fortran_order": False, "shape": (1 << 50, 2, 2, 3)}
     np.lib.format.write_array_header_1_0(header, says)
     with zipfile.ZipFile(file, "w") as parts:
         parts.writestr("x_test.npy", header.getvalue())
-    with pytest.raises(DataError, match="cannot be read as an array file"):
+    with pytest.raises(DataError, match="array file"):
         read_classification_folder(file)
 
 

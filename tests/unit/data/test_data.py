@@ -61,8 +61,7 @@ def dataset(**changes: object) -> RetrievalDataset:
 
 def test_texts_ids_and_labels_are_read_in_file_order(write: Write) -> None:
     data = read_beir_folder(write())
-    assert data.name == "animals"
-    assert data.split == "test"
+    assert (data.name, data.split) == ("animals", "test")
     assert data.document_ids == ("d1", "d2", "3")
     assert data.documents == ("Cats They purr.", "Dogs bark.", "Fish swim.")
     # mteb strips documents and leaves queries as they are.
@@ -97,8 +96,7 @@ def test_what_is_tolerated_is_told(write: Write) -> None:
     corpus = CORPUS + '{"_id": "d4", "title": null, "text": " "}\n'
     qrels = QRELS + "q1\td9\t1\nq2\td17\t1\nq8\td1\t1\nq1\td1\t2\nq1\td1\t2\n"
     data = read_beir_folder(write(corpus=corpus, qrels=qrels))
-    assert data.documents[3] == ""
-    assert data.qrels["q1"]["d1"] == 2
+    assert (data.documents[3], data.qrels["q1"]["d1"]) == ("", 2)
     assert data.warnings == (
         "of 3 queries left out: no judgement above 0 in test.tsv: 1 (q3)",
         "empty documents: 1 (d4)",
@@ -161,7 +159,7 @@ def test_judgements_of_trec_are_those_of_beir(write: Write) -> None:
     folder = write(qrels=trec)
     assert dict(read_beir_folder(folder).qrels) == {"q1": {"d1": 1}, "q2": {"d2": 2}}
     (folder / "qrels" / "test.tsv").write_text(f"{trec}q2\td1\t1\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"line 3: expected .*; got 3"):
+    with pytest.raises(DataError, match=r"line 3: .*got 3"):
         read_beir_folder(folder)
 
 
@@ -180,21 +178,19 @@ def test_queries_with_the_id_and_text_of_a_document_leave_it_out(write: Write) -
     assert data.own_rows is not None
     assert data.own_rows.tolist() == [0, 1, -1]
     (note,) = (note for note in data.warnings if "themselves" in note)
-    assert "2 (q1, q2)" in note
-    assert "1 of them are judged relevant to themselves" in note
+    assert all(part in note for part in ("2 (q1, q2)", "1 of them are judged relevant to themselves"))
     assert data.qrels["q2"] == {"q2": 1, "d1": 1}  # as in BEIR, whose nDCG counts it as not found
     kept = keeping_own_ids(data, True)
     assert (kept.own_rows, kept.own_ids, data.own_ids) == (None, "kept", "left out")
     assert kept.fingerprint == data.fingerprint
     assert facts_of(kept) != facts_of(data)
-    assert limited(data, 1).own == {"q1"}
-    assert facts_of(dataset()) == ["two", "test", dataset().fingerprint]
+    assert (limited(data, 1).own, facts_of(dataset())) == ({"q1"}, ["two", "test", dataset().fingerprint])
 
 
 def test_a_damaged_gzip_file(write: Write) -> None:
     folder = write(corpus=None)
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.encode())[:-12])
-    with pytest.raises(DataError, match=r"corpus\.jsonl\.gz cannot be read beyond line \d"):
+    with pytest.raises(DataError, match=r"corpus\.jsonl\.gz .*line \d"):
         read_beir_folder(folder)
 
 

@@ -57,12 +57,8 @@ def test_a_file_of_several_row_groups_and_of_plain_strings_is_the_same(tmp_path:
     before = evidence()
     table = pq.read_table(written(before, tmp_path))
     path = tmp_path / "again.parquet"
-    for options in (
-        {"row_group_size": 1},
-        {"use_dictionary": False},
-        {"row_group_size": 2, "data_page_version": "2.0"},
-    ):
-        pq.write_table(table, path, **options)
+    for how in ({"row_group_size": 1}, {"use_dictionary": False}, {"row_group_size": 2, "data_page_version": "2.0"}):
+        pq.write_table(table, path, **how)
         assert_same(read_evidence(path), before)
 
 
@@ -78,8 +74,7 @@ def test_other_tools_read_names_and_figures(tmp_path: Path) -> None:
         "candidate_items_candidate_scores": [[0.6, 0.4], [1], [-2, -3]],
     }.items():
         assert table[name] == [pytest.approx(row) for row in wanted]
-    assert table["flip"] == [True, False, False]
-    assert table["n_items"] == [3, 1, 2]
+    assert (table["flip"], table["n_items"]) == ([True, False, False], [3, 1, 2])
     assert table["gap"] == [pytest.approx(0.2), None, 1]  # one item has no gap
     assert table["candidate_gap"] == [pytest.approx(0.2), None, 1]
     assert table["epsilon"] == [pytest.approx(0.3), 0, 0]
@@ -87,8 +82,7 @@ def test_other_tools_read_names_and_figures(tmp_path: Path) -> None:
     assert table["S"] == [pytest.approx(0.1 + 0.3), 0, 0]
     assert table["delta_min"] == [pytest.approx(-0.3), 0, 0]
     assert table["judged_items"] == [["🐍", "not in the corpus"], [], ["d1", "d 4"]]
-    assert table["judged_grades"] == [[2, 1], [], [0, -1]]
-    assert table["noise_flip"] == [True, False, False]
+    assert (table["judged_grades"], table["noise_flip"]) == ([[2, 1], [], [0, -1]], [True, False, False])
 
 
 # --- files that cannot be read ---------------------------------------------------------------
@@ -126,7 +120,7 @@ def test_a_few_bytes_that_unfold_to_millions_of_rows(tmp_path: Path) -> None:
     table = pa.table({"noise_flip": pa.array(np.zeros(5_000_000, dtype=bool))})
     pq.write_table(table.replace_schema_metadata({key: held[key]}), path)
     assert path.stat().st_size < 50_000
-    with pytest.raises(RunError, match="cannot hold the evidence of 5,000,000 inputs"):
+    with pytest.raises(RunError, match="5,000,000 inputs"):
         read_evidence(path)
 
 
@@ -137,5 +131,5 @@ def test_a_page_that_is_damaged(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[column.dictionary_page_offset + column.total_compressed_size - 1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(RunError, match=r"not a readable Parquet file: .*(checksum|CRC)"):
+    with pytest.raises(RunError, match=r"checksum|CRC"):
         read_evidence(path)

@@ -33,8 +33,7 @@ def test_zero_points_stand_beside_the_codes_and_a_scale_is_repeated_for_every_bl
     scale, zero_point = torch.tensor([[1.0, 2.0], [1.0, 1.0]]), torch.tensor([[-8.0, 1.25], [0.0, 9.0]])
     given = quantized([[0] * 96, [0] * 96], bits=4, group_size=48, scale=scale, zero_point=zero_point)
     attributes, parts = pack(given)
-    assert attributes["block_size"] == 16
-    assert parts["scale"].tolist() == [[1, 1, 1, 2, 2, 2], [1] * 6]
+    assert (attributes["block_size"], parts["scale"].tolist()) == (16, [[1, 1, 1, 2, 2, 2], [1] * 6])
     assert parts["zeros"].tolist() == [[8.0, 0.0], [-2.5, -9.0]]  # for the sums of the two groups of inputs
 
 

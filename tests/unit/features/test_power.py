@@ -35,9 +35,7 @@ def test_the_power_by_hand() -> None:
 @pytest.mark.parametrize(
     ("share", "difference", "alpha"), [(0.2, 0.05, 0.05), (0.1, 0.05, 0.05 / 3), (0.05, 0.05, 0.05)]
 )
-def test_so_many_inputs_show_a_worse_rate_in_four_of_five_samples(
-    share: float, difference: float, alpha: float
-) -> None:
+def test_so_many_inputs_show_a_worse_rate_four_times_of_five(share: float, difference: float, alpha: float) -> None:
     n = to_show(share, difference, alpha)
     rng = np.random.default_rng(3)
     chances = [(share + difference) / 2, (share - difference) / 2, 1 - share]

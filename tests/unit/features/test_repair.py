@@ -82,8 +82,7 @@ def test_a_second_look_gives_back_what_is_unsure_and_near() -> None:
     assert [(other.looked, other.rate) for other in again[-1:]] == [(pytest.approx(1 / 3), pytest.approx(1 / 3))]
     # 1.9 times the time: a share of 0.225 may be asked again, and the least sure of three is a third
     (limited,) = [*choice.deployments(scheme, evidence, BITS, "run", replace(GOALS, latency=3.0))][1:]
-    assert limited.looked == pytest.approx(1 / 3)
-    assert limited.cost == pytest.approx(1 + 4 / 3)
+    assert (limited.looked, limited.cost) == (pytest.approx(1 / 3), pytest.approx(1 + 4 / 3))
     assert limited.changed.tolist() == [False, True, False]
     assert len([*choice.deployments(scheme, evidence, BITS, "run", replace(GOALS, latency=1.0))]) == 1
     # a limit lets as many be rescored as fit into it, of any number of inputs

@@ -87,7 +87,7 @@ def test_labels_of_a_classifier_flip_and_are_right_only_with_labels(tmp_path: Pa
     # right 2 of 4 before, 2 of 4 after; the third is wrong in both
     names = ("harm", "benefit", "reference.accuracy", "accuracy")
     assert values(diff(a, b, qrels=right).parts[0], *names) == [0.25, 0.25, 0.5, 0.5]
-    with pytest.raises(DataError, match="1 of 4 inputs have no label, '3'"):
+    with pytest.raises(DataError, match=r"1 of 4 .*'3'"):
         diff(a, b, qrels={name: right[name] for name in "012"})
 
 
@@ -182,14 +182,14 @@ def test_what_is_written_reads_back_and_says_what_made_it(pair: tuple[Path, Path
     assert again.record["diff"]["deltas"] == again.evidence().deltas == "listed"
     assert again.record["metrics"]["epsilon"]["bound"] == "lower"
     json.dumps(again.record, allow_nan=False)
-    with pytest.raises(RunError, match=r"made by quantdrift diff, of .*a\.trec and .*b\.json"):
+    with pytest.raises(RunError, match=r"quantdrift diff, .*a\.trec .*b\.json"):
         read_finished(run.path)
 
 
 def test_a_comparison_does_not_replace_the_run_it_is_made_of(tmp_path: Path) -> None:
     paths = two_runs(tmp_path, {}, {})
     compared, before = diff(*paths), (paths[1] / "run.json").read_bytes()
-    with pytest.raises(RunError, match="one of the two runs"):
+    with pytest.raises(RunError, match="the two runs"):
         write_diff(compared, paths[1])
     assert (paths[1] / "run.json").read_bytes() == before
 
@@ -206,12 +206,7 @@ def write_log(path: Path, samples: list[Any]) -> Path:
 @pytest.mark.parametrize(
     ("write", "runs", "message", "left_out"),
     [
-        (
-            write_trec,
-            ({**A, "q3": ONE}, {**B, **MORE}),
-            r"1 of 3 only in A \(q3\); 2 of 4 only in B \(q4, q5\)",
-            (1, 2),
-        ),
+        (write_trec, ({**A, "q3": ONE}, {**B, **MORE}), r"1 of 3 .*\(q3\); 2 of 4 .*\(q4, q5\)", (1, 2)),
         (write_trec, (A, {q: {f"{d}x": s for d, s in run.items()} for q, run in A.items()}), "all items", None),
         (write_mteb, ([["x", "y", "x"]], [["x", "y"]]), "3 in A and 2 in B, which have no names", None),
         (write_log, (questions(4), OTHER_PROMPT), "differ in prompt of 1 documents", None),
@@ -219,9 +214,7 @@ def write_log(path: Path, samples: list[Any]) -> Path:
         (write_log, FILTERS, "2 of 5 only in A.*\n--common", (2, 0)),
     ],
 )
-def test_other_inputs_are_refused_or_left_out(
-    write: Any, runs: Any, message: str, left_out: Any, tmp_path: Path
-) -> None:
+def test_other_inputs(write: Any, runs: Any, message: str, left_out: Any, tmp_path: Path) -> None:
     a, b = (write(tmp_path / f"{n}", run) for n, run in enumerate(runs))
     with pytest.raises(RunError, match=message):
         diff(a, b)
@@ -236,13 +229,13 @@ def test_parts_are_chosen_by_name(tmp_path: Path) -> None:
     for name, prompt in (("a", "x"), ("b", "y")):
         write_samples(tmp_path / name, "t", questions(4))
         write_samples(tmp_path / name, "u", questions(4, prompt_hash=prompt))
-    with pytest.raises(RunError, match=r"u: .* differ in prompt of 4 documents"):
+    with pytest.raises(RunError, match=r"u: .*prompt of 4"):
         diff(tmp_path / "a", tmp_path / "b")
     assert [part.name for part in diff(tmp_path / "a", tmp_path / "b", only=["t"]).parts] == ["t"]
     with pytest.raises(UnknownNameError, match="unknown part 'v'"):
         diff(tmp_path / "a", tmp_path / "b", only=["v"])
     a = write_trec(tmp_path / "a.trec", A)
-    with pytest.raises(RunError, match=r"has 2: t, u\. Choose with --part"):
+    with pytest.raises(RunError, match=r"2: t, u\..*--part"):
         diff(a, tmp_path / "a")
-    with pytest.raises(RunError, match="what they hold: rankings and samples"):
+    with pytest.raises(RunError, match="rankings and samples"):
         diff(a, tmp_path / "a", only=["t"])

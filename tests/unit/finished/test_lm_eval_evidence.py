@@ -170,7 +170,7 @@ def test_runs_on_other_questions_are_refused(before: Samples, after: Samples, me
     ],
 )
 def test_what_is_no_sample_is_refused(broken: Any) -> None:
-    with pytest.raises(RunError, match="expected a sample of lm-eval"):
+    with pytest.raises(RunError, match="sample of lm-eval"):
         pair_samples([broken], [broken], task="t")
 
 

@@ -73,7 +73,7 @@ def test_the_latest_samples_of_a_task_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("predictions", [[[0.1, 0.7], [0.2, 0.3]], {"pair": [0.5, 0.2]}, [0.5], {}])
 def test_predictions_without_an_answer_are_refused(predictions: Any, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no answer that could change"):
+    with pytest.raises(DataError, match="no answer"):
         read_finished(write_mteb(tmp_path / "a", predictions))
 
 
@@ -84,5 +84,5 @@ DEEP = "[" * 100_000 + "]" * 100_000
 @pytest.mark.parametrize("name", ["a.json", "samples_t_2026-01-02T03-04-05.jsonl"])
 def test_json_that_no_harness_writes_is_told(tmp_path: Path, text: str, name: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=r"expected JSON; (it is nested|Exceeds the limit)"):
+    with pytest.raises(DataError, match=r"nested|Exceeds"):
         read_finished(tmp_path / name)

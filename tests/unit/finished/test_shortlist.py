@@ -98,5 +98,5 @@ def test_of_a_trec_run_the_scores_decide_and_ties_break_by_position(tmp_path: Pa
     part = read_shortlist(write_trec(tmp_path / "run.trec", {"q1": {"a": 1.0}, "q9": {"b": 1.0}}), DATA, top=1)
     assert part.documents == {"q1": ("a",)}
     assert "no shortlist, 2, are left out: q0, q2" in part.notes[0]
-    with pytest.raises(DataError, match=r"ranks 1 documents that are not in small \(z\)"):
+    with pytest.raises(DataError, match=r"1 documents .*small \(z\)"):
         read_shortlist(write_trec(tmp_path / "other.trec", {"q1": {"z": 1.0}}), DATA)

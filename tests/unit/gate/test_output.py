@@ -140,9 +140,7 @@ def test_only_too_few_inputs_can_be_accepted(rule: Any, code: int, accepted: int
     assert json.loads(output.report_json(replace(judged, accept_underpowered=True)))["exit_code"] == accepted
 
 
-def test_the_ci_gets_the_summary_and_the_verdict_after_what_is_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_ci_gets_summary_and_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary, told = tmp_path / "summary", tmp_path / "output"
     summary.write_text("# Before\n", encoding="utf-8")
     told.write_text("one=1\n", encoding="utf-8")
@@ -164,9 +162,7 @@ def test_a_rule_is_beyond_reach_of_too_few_inputs() -> None:
     held = snapshot({"flip@1": ones(120, []), "gold_lost@10": lost, "served_relevance": np.ones(120)})
     asked = rules("flip@1 no worse by 0.03", "gold_lost@10 no worse by 0.05", "flip@1 <= 0.1", "flip@1 no worse")
     (line,) = output.beyond_reach(asked[:1], held.part(range(98)), alpha=0.05)
-    assert "rests on 98 inputs" in line
-    assert "it takes 99" in line
+    assert all(part in line for part in ("rests on 98 inputs", "it takes 99"))
     (line,) = output.beyond_reach(asked[1:], held, alpha=0.01)
-    assert "rests on 50 inputs" in line
-    assert "it takes 90" in line
+    assert all(part in line for part in ("rests on 50 inputs", "it takes 90"))
     assert output.beyond_reach(asked[:1], held.part(range(99)), alpha=0.05) == []

@@ -94,8 +94,7 @@ def test_the_nearest_file_above_is_taken(tmp_path: Path) -> None:
     below = tmp_path / "a" / "b" / "c"
     below.mkdir(parents=True)
     top = gate(tmp_path, "alpha = 0.01")
-    assert find_config(below) == top
-    assert find_config(tmp_path) == top
+    assert (find_config(below), find_config(tmp_path)) == (top, top)
     middle = gate(tmp_path / "a", "alpha = 0.02")
     assert find_config(below) == middle
 
@@ -107,12 +106,12 @@ def test_a_broken_file_is_an_error_and_not_no_file(tmp_path: Path, content: byte
     """Rules that are not seen must not be taken for none."""
     (tmp_path / "pyproject.toml").write_bytes(content)
     path = find_config(tmp_path)
-    with pytest.raises(DataError, match="cannot be read as TOML"):
+    with pytest.raises(DataError, match="TOML"):
         read_config(path)
 
 
 def test_a_slice_on_the_command_line() -> None:
     assert parse_slice(" two = en-*, fr-* ,") == ("two", ["en-*", "fr-*"])
     for wrong in ("german", "=de-*", "german= , "):
-        with pytest.raises(DataError, match=r"expected a slice as NAME=PATTERN"):
+        with pytest.raises(DataError, match="NAME=PATTERN"):
             parse_slice(wrong)

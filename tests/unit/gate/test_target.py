@@ -59,8 +59,7 @@ def test_two_finished_runs_have_no_weights(tmp_path: Path) -> None:
     snapshot = judged.snapshot([parse_metric("flip@1"), parse_metric("gold_lost@1")])
     assert snapshot.input_ids == ("q1", "q2")
     assert snapshot.answers == (answer_of("d1", "d2"), answer_of("d2", "d2"))
-    assert snapshot.values["flip@1"].tolist() == [1, 0]
-    assert snapshot.values["gold_lost@1"].tolist() == [1, 0]
+    assert (snapshot.values["flip@1"].tolist(), snapshot.values["gold_lost@1"].tolist()) == ([1, 0], [1, 0])
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,7 @@ def test_positions_become_names_and_only_those_needed_are_kept() -> None:
     assert names(evidence, evidence.candidate_top) == [["d7", "d41"], ["d99", "d7"]]
     assert sorted(evidence.item_ids) == ["d40", "d41", "d7", "d99"]
     assert evidence.reference_top.candidate_scores.tolist() == [[0, 9], [9, 8]]
-    assert evidence.n_items.tolist() == [100, 100]
-    assert evidence.depth == 2
+    assert (evidence.n_items.tolist(), evidence.depth) == ([100, 100], 2)
 
 
 def test_a_lone_document_that_is_the_query_itself() -> None:
@@ -40,8 +39,7 @@ def test_a_lone_document_that_is_the_query_itself() -> None:
     vector = np.ones((1, 2), dtype=np.float32)
     lone = score_embeddings(vector, vector, vector, vector, similarity=Similarity.DOT, k=3, excluded=np.array([0]))
     evidence = assemble(lone, input_ids=["d0"], item_ids=["d0"], qrels={"d0": {"d0": 1}})
-    assert evidence.depth == 1
-    assert evidence.reference_top.items.tolist() == [[-1]]
+    assert (evidence.depth, evidence.reference_top.items.tolist()) == (1, [[-1]])
     estimates = measure(evidence)
     for name in ("flip@1", "epsilon", "S", "gap", "separation", "at_risk", "tied", "gold_lost@1"):
         assert estimates[name].value is None

@@ -57,15 +57,14 @@ def test_the_second_run_encodes_nothing_but_what_is_tried_out(tmp_path: Path) ->
     assert [len(rows) for *_, rows, _ in second.calls] == [2, 2]
     assert before.evidence.delta_max.tolist() == after.evidence.delta_max.tolist()
     measure(other, tmp_path)  # another scheme shares the reference
-    assert other.encoded("reference", "document") == 2
-    assert other.encoded("candidate", "document") == N_DOCS
+    assert (other.encoded("reference", "document"), other.encoded("candidate", "document")) == (2, N_DOCS)
 
 
 def test_a_candidate_that_no_output_depends_on_is_refused() -> None:
     """Its changes would be 0.0 %, with an interval, of a model that nothing was done to."""
     toy = world()
     toy.pair.encoder = Rower(lambda role, rows, _: toy.texts[role][rows].numpy())
-    with pytest.raises(UnsupportedError, match="no output of model depends on what W2-g128-rtn quantizes"):
+    with pytest.raises(UnsupportedError, match=r"model .*W2-g128-rtn"):
         measure(toy)
 
 
@@ -85,9 +84,7 @@ def test_noise_of_batching_is_found_and_is_the_references() -> None:
     assert all(arm == "reference" for arm, _, _, size in toy.calls if size != 4)
 
 
-def test_of_the_noise_floor_a_sample_and_what_is_within_its_reach_is_encoded_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sample_and_what_is_within_its_reach_is_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every score moves by 0.005 in the second run, which swaps exactly the close pairs of documents."""
     n = 300
     gaps = np.where(np.arange(n) % 3 == 0, 0.005, 0.5).astype(np.float32)

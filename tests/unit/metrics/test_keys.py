@@ -42,8 +42,7 @@ def test_values_intervals_and_nulls() -> None:
         "drift_change_recall_at_1_high",
         "drift_noise_floor",
     ]
-    assert keys["drift_flip_at_1"] == 2 / 3
-    assert keys["drift_gap_median"] == 1
+    assert (keys["drift_flip_at_1"], keys["drift_gap_median"]) == (2 / 3, 1)
     assert keys["drift_noise_floor"] is None
     assert json.loads(json.dumps(drift_keys(THREE, default_metrics(), warn=print), allow_nan=False))
 
@@ -58,7 +57,7 @@ def test_users_add_metrics_and_a_misspelt_one_is_refused(monkeypatch: pytest.Mon
     with pytest.raises(UnknownNameError, match="gold_lost@1"):
         harness_metrics()
     monkeypatch.setenv(VARIABLE, "ndcg")
-    with pytest.raises(MetricError, match="QUANTDRIFT_METRICS: the metric 'ndcg' takes a cut-off"):
+    with pytest.raises(MetricError, match=r"QUANTDRIFT_METRICS: .*'ndcg'"):
         harness_metrics()
 
 
@@ -69,6 +68,5 @@ def test_a_finished_evaluation_is_not_thrown_away() -> None:
     warnings: list[str] = []
     keys = drift_keys(cut, [parse_metric("ndcg@3"), parse_metric("flip@1")], warn=warnings.append)
     assert keys["drift_ndcg_at_3"] is None
-    assert keys["drift_flip_at_1"] == 0.5
-    assert len(warnings) == 1
+    assert (keys["drift_flip_at_1"], len(warnings)) == (0.5, 1)
     assert "keeps 3 ranks" in warnings[0]

@@ -140,8 +140,7 @@ def test_one_of_two_relevant_documents_lost_is_a_loss() -> None:
 @pytest.mark.parametrize("metric", ["gap", "candidate_gap", "separation", "at_risk", "tied"])
 def test_one_document_has_no_runner_up(metric: str) -> None:
     lone = evidence_of([[3], [3]], [[4], [3]])
-    assert reason(metric, lone) == "no input has two items to compare"
-    assert value("flip@1", lone) == 0
+    assert (reason(metric, lone), value("flip@1", lone)) == ("no input has two items to compare", 0)
     assert value("epsilon", lone) == 0.5
     assert value("epsilon", evidence_of([[3, 1]], [[2, 4]])) == 3  # the rise, which is more than the fall
 
@@ -181,7 +180,7 @@ def test_ties_beyond_the_stored_ranks_are_not_guessed() -> None:
     """All four tie in the reference; d is first in the candidate, but only two ranks are stored."""
     cut = evidence_of([[1, 1, 1, 1]], [[1, 1, 1, 2]], k=2)
     for name in ("flip_least", "flip_expected"):
-        with pytest.raises(MetricError, match=r"1 of the inputs all stored ranks .* keep more ranks"):
+        with pytest.raises(MetricError, match=r"^.*\b1 of the inputs"):
             parse_metric(name)(cut)
     assert value("flip_most", cut) == 1
     whole = evidence_of([[1, 1, 1, 1]], [[1, 1, 1, 2]])
@@ -193,9 +192,9 @@ def test_ties_beyond_the_stored_ranks_are_not_guessed() -> None:
 
 def test_a_cut_off_beyond_what_was_stored() -> None:
     cut = evidence_of(REFERENCE, CANDIDATE, k=3, qrels=QRELS)
-    with pytest.raises(MetricError, match=r"ndcg@10 looks at 10 ranks, but .* stored 3; .*keeps 4 ranks"):
+    with pytest.raises(MetricError, match=r"ndcg@10 .* stored 3; .*keeps 4"):
         value("ndcg@10", cut)
-    with pytest.raises(MetricError, match="gold_lost@4 looks at 4 ranks"):
+    with pytest.raises(MetricError, match="gold_lost@4"):
         value("gold_lost@4", cut)
     assert value("gold_lost@3", cut) == pytest.approx(0)
     assert value("ndcg@1000") == value("ndcg@4")  # there are only four documents, all stored
@@ -203,16 +202,14 @@ def test_a_cut_off_beyond_what_was_stored() -> None:
 
 def test_quantiles_of_the_separation() -> None:
     values = {q: parse_metric(f"separation_quantile@{q}")(THREE).value for q in (10, 50, 75)}
-    assert values == {10: 1 / 6, 50: 1 / 4, 75: 4}
-    assert values[50] == parse_metric("separation")(THREE).value
+    assert (values, values[50]) == ({10: 1 / 6, 50: 1 / 4, 75: 4}, parse_metric("separation")(THREE).value)
 
 
 def test_a_relative_change_is_of_the_means() -> None:
     """Means 1/3 and 2/3, not the mean of three ratios."""
     estimate = parse_metric("relative.recall@1")(THREE)
-    assert estimate.value == pytest.approx((1 + 0.5) / (1 + 0.5 + 1) - 1)
-    assert estimate.n == 3
-    with pytest.raises(MetricError, match=r"ratio of means: .* Ask for change\.recall@1"):
+    assert (estimate.value, estimate.n) == (pytest.approx((1 + 0.5) / (1 + 0.5 + 1) - 1), 3)
+    with pytest.raises(MetricError, match=r"change\.recall@1"):
         parse_metric("relative.recall@1").per_input(THREE)
     none = evidence_of([[1, 2]], [[1, 2]], qrels={"q0": {"a": 1}})
     assert parse_metric("relative.recall@1")(none).reason == "the reference's mean is 0"
@@ -224,7 +221,7 @@ def test_what_lies_below_the_stored_ranks_is_not_guessed() -> None:
     assert parse_metric("contenders").per_input(cut).tolist() == [0, INFINITE, INFINITE]
     reason = parse_metric("contenders")(cut).to_json()["reason"]
     assert reason == "+infinity: more contenders than stored ranks; measure again and keep more (k)"
-    with pytest.raises(MetricError, match=r"cut_separation@2 looks at 3 ranks, .* keeps 3 ranks"):
+    with pytest.raises(MetricError, match=r"cut_separation@2 .*keeps 3"):
         parse_metric("cut_separation@2")(cut)
     assert parse_metric("set_kept@2")(cut).value == pytest.approx(2 / 3)
 
@@ -234,7 +231,7 @@ def test_slices_by_a_count_that_was_cut() -> None:
     assert parse_metric("flip@1:contenders=0..1")(cut).value == 0
     assert parse_metric("flip@1:contenders=1..")(cut).value == 1  # one or more: that is known
     for unknown in ("1..2", "2..", "0..5"):
-        with pytest.raises(MetricError, match=r"with 2 stored ranks, .* keep more ranks"):
+        with pytest.raises(MetricError, match="2 stored ranks"):
             parse_metric(f"flip@1:contenders={unknown}")(cut)
 
 
@@ -243,7 +240,7 @@ def test_one_stored_rank_tells_no_gap() -> None:
     shallow = evidence_of(REFERENCE_OF_THREE, CANDIDATE_OF_THREE, k=1, qrels=QRELS_OF_THREE)
     needs_two = ("gap", "candidate_gap", "separation", "at_risk", "stable", "tied", "flip_most")
     for name in (*needs_two, "flip_to_runner_up", "separation_quantile@10", "cut_separation@1"):
-        with pytest.raises(MetricError, match="looks at 2 ranks, but this run stored 1"):
+        with pytest.raises(MetricError, match=r"2 ranks.* stored 1"):
             parse_metric(name)(shallow)
     assert parse_metric("flip@1")(shallow).value == pytest.approx(2 / 3)
     assert parse_metric("epsilon")(shallow).value == 2
@@ -257,8 +254,7 @@ def test_runs_that_stored_different_depths_are_told_apart_as_far_as_the_shorter_
     """Contenders 0, 1 and 2; with two ranks stored, one or more."""
     whole, cut = THREE, evidence_of(REFERENCE_OF_THREE, CANDIDATE_OF_THREE, k=2, qrels=QRELS_OF_THREE)
     contenders = parse_metric("contenders")
-    assert contenders(whole).value == 1
-    assert contenders.over([whole, cut]).value == INFINITE
+    assert (contenders(whole).value, contenders.over([whole, cut]).value) == (1, INFINITE)
     assert contenders.told_apart(np.array([0.0, 1, 2]), [whole, cut]).tolist() == [0, INFINITE, INFINITE]
     assert contenders.told_apart(np.array([0.0, 1, 2]), [whole]).tolist() == [0, 1, 2]
 
@@ -284,5 +280,4 @@ def test_runs_are_pooled_input_by_input() -> None:
     assert (labelled.value, labelled.n) == (1 / 3, 3)
     assert parse_metric("harm").over([more]).reason == "no relevance labels"
     relative = parse_metric("relative.recall@1").over([THREE, THREE])
-    assert relative.value == pytest.approx(-0.4)
-    assert relative.n == 6
+    assert (relative.value, relative.n) == (pytest.approx(-0.4), 6)

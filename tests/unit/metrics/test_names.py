@@ -34,8 +34,7 @@ def test_the_names_that_results_are_known_by() -> None:
 )
 def test_other_cut_offs_slices_and_spellings(text: str, canonical: str) -> None:
     metric = parse_metric(text)
-    assert str(metric) == canonical
-    assert parse_metric(canonical) == metric
+    assert (str(metric), parse_metric(canonical)) == (canonical, metric)
     assert hash(parse_metric(canonical)) == hash(metric)
 
 
@@ -77,5 +76,5 @@ def test_a_wrong_name_gets_the_nearest(text: str, meant: str | None) -> None:
 def test_a_form_that_a_metric_does_not_have(text: str, message: str) -> None:
     with pytest.raises(MetricError, match=message):
         parse_metric(text)
-    with pytest.raises(MetricError, match="a value that every input has"):
+    with pytest.raises(MetricError, match="every input"):
         Slice(by=parse_metric("gap:separation=0..1"), low=0)

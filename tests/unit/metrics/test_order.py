@@ -29,10 +29,8 @@ def test_reversed_pairs_are_those_found_one_by_one(seed: int, n: int, levels: in
 def test_an_example_by_hand() -> None:
     # of the six pairs only (b, c) changes places
     agreement = order_agreement([4.0, 3.0, 2.0, 1.0], [4.5, 2.0, 3.0, 1.0])
-    assert agreement.flip == pytest.approx(1 / 6)
-    assert agreement.kendall_tau == pytest.approx((5 - 1) / 6)
-    assert agreement.spearman == pytest.approx(1 - 6 * 2 / (4 * 15))
-    assert agreement.epsilon == 1.0
+    assert (agreement.flip, agreement.kendall_tau) == (pytest.approx(1 / 6), pytest.approx((5 - 1) / 6))
+    assert (agreement.spearman, agreement.epsilon) == (pytest.approx(1 - 6 * 2 / (4 * 15)), 1.0)
     assert agreement.delta_median == pytest.approx(0.75)
 
 
@@ -53,5 +51,5 @@ def test_without_an_order_there_is_nothing_to_tell(reference: list[int], candida
 
 @pytest.mark.parametrize(("reference", "candidate"), [([1.0, 2.0], [1.0]), ([[1.0]], [[1.0]]), ([1.0, np.nan], [1, 2])])
 def test_what_is_no_pair_of_rankings_is_refused(reference: list[float], candidate: list[float]) -> None:
-    with pytest.raises(ScoreError, match="two vectors of one length"):
+    with pytest.raises(ScoreError, match="vectors of one length"):
         order_agreement(reference, candidate)

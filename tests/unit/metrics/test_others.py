@@ -64,8 +64,7 @@ def test_one_is_used_as_those_that_are_built_in_are_and_is_loaded_when_it_is_nee
     stored = {str(metric): {"value": 0.5, "n": 2} for metric in (flip, half, parse_metric("ndcg@10"))}
     shown = headlines({"data": {"kind": "classification"}, "metrics": stored})
     assert [*shown] == ["flip@1", "half@2"]
-    assert parse_metric("half@2:gap=1..")(TWO).n == 2
-    assert next(iter(measure(TWO))) == str(flip)
+    assert (parse_metric("half@2:gap=1..")(TWO).n, next(iter(measure(TWO)))) == (2, str(flip))
 
 
 @pytest.mark.parametrize(
@@ -86,9 +85,7 @@ def test_one_is_used_as_those_that_are_built_in_are_and_is_loaded_when_it_is_nee
         ("half", f"{LOWER}, unit='pounds'"),
     ],
 )
-def test_one_that_could_be_taken_for_another_or_says_nothing_sensible_is_refused(
-    installed: Installed, name: str, fields: str
-) -> None:
+def test_one_that_could_be_taken_for_another(installed: Installed, name: str, fields: str) -> None:
     before = dict(BUILT_IN)
     installed({name: (fields, "[0, 1]")})
     assert dict(FAMILIES) == before == BUILT_IN
@@ -112,7 +109,7 @@ def test_one_that_could_be_taken_for_another_or_says_nothing_sensible_is_refused
 )
 def test_one_that_fails_is_named_with_its_package_and_ends_no_run(installed: Installed, values: str, why: str) -> None:
     installed({"half": (LOWER, values)})
-    with pytest.raises(MetricError, match=r"'half' of quantdrift\.metrics, from the package halves 0\.3, fail") as told:
+    with pytest.raises(MetricError, match=r"'half' of quantdrift\.metrics.* halves 0\.3") as told:
         measure(TWO, ["half"])
     assert why in str(told.value)
     estimates = measure(TWO)

@@ -63,8 +63,7 @@ def test_layers_of_different_widths_count_by_their_weights() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 8, bias=False), nn.Linear(8, 1, bias=False))
     report = count_bits([model], find_linears([model]), [4, 3, 16], scale_bits=lambda n, m: group_bits(n, m, None))
     codes = 16 * 4 + 32 * 3 + 8 * 32
-    assert report.linear == codes / 56
-    assert report.linear_with_scales == (codes + 16 * (4 + 8)) / 56
+    assert (report.linear, report.linear_with_scales) == (codes / 56, (codes + 16 * (4 + 8)) / 56)
     assert report.n_quantized == 48
 
 

@@ -149,7 +149,7 @@ def table(text: bytes) -> dict[str, Any]:
     ],
 )
 def test_rules_that_make_a_text_without_end_are_refused(rules: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match=r"tokenizer\.json of x make more than 64 letters"):
+    with pytest.raises(UnsupportedError, match=r"tokenizer\.json of x .*64"):
         check_rules(rules, "tokenizer.json of x")
 
 

@@ -57,9 +57,7 @@ GROUPS = torch.arange(IN) // GROUP
     ],
     ids=lambda changed: f"{next(iter(changed))}-{next(iter(changed.values())).dtype}",
 )
-def test_tensors_of_another_type_and_columns_in_no_group_are_refused(
-    changed: dict[str, Tensor], tmp_path: Path
-) -> None:
+def test_other_types_and_columns_in_no_group_are_refused(changed: dict[str, Tensor], tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=rf"^a\.{next(iter(changed))} "):
         notes(tmp_path, {}, **changed)
 
@@ -95,9 +93,7 @@ def test_zero_points_that_say_the_other_format_are_told(bits: int, label: str, t
         ({"quant_method": "gptq", "group_size": -1}, "cuda", None),
     ],
 )
-def test_a_kernel_is_chosen_where_the_usual_one_has_not_the_group_size(
-    quantization: dict[str, Any], device: str, backend: str | None
-) -> None:
+def test_a_kernel_is_chosen_by_group_size(quantization: dict[str, Any], device: str, backend: str | None) -> None:
     assert kernel_for(quantization, torch.device(device)).get("backend") == backend
 
 
@@ -147,7 +143,7 @@ def test_what_bitsandbytes_writes_is_taken(kind: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(kind: str, state: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"^bert\.q\..*Copy the checkpoint here again"):
+    with pytest.raises(UnsupportedError, match=r"^bert\.q\."):
         check(tmp_path, tensors(kind, **state))
 
 
@@ -161,5 +157,5 @@ def test_no_tensor_may_be_shorter_of_another_type_or_missing(kind: str, tmp_path
         for other in others:
             if name.endswith((END, "SCB")) and name not in other:
                 continue  # without its state nothing says how codes are read, and the library refuses that by itself
-            with pytest.raises(UnsupportedError, match=r"^bert\.q\..*Copy the checkpoint here again"):
+            with pytest.raises(UnsupportedError, match=r"^bert\.q\."):
                 check(tmp_path, other)

@@ -45,9 +45,7 @@ def model(folder: Path, config: dict[str, Any], *, modules: bool = False, kind: 
         ({"architectures": ["ViTForImageClassification"], **ONE}, {}, False),
     ],
 )
-def test_a_cross_encoder_is_known_by_what_its_files_say(
-    config: dict[str, Any], options: dict[str, Any], expected: bool, tmp_path: Path
-) -> None:
+def test_what_files_say(config: dict[str, Any], options: dict[str, Any], expected: bool, tmp_path: Path) -> None:
     source = model(tmp_path / "model", config, **options)
     assert is_cross_encoder(source) is expected
     if expected:
@@ -59,9 +57,7 @@ def test_a_cross_encoder_is_known_by_what_its_files_say(
 @pytest.mark.parametrize(
     "refuse", [partial(kind_of, use="shortlist"), refuse_unsaid_pooling], ids=["reranks", "searches"]
 )
-def test_a_language_model_of_which_nothing_says_what_is_read_is_refused(
-    architecture: str, refuse: Callable[[ModelSource], object], tmp_path: Path
-) -> None:
+def test_a_bare_language_model(architecture: str, refuse: Callable[[ModelSource], object], tmp_path: Path) -> None:
     config = {"architectures": [architecture]}
     bare = model(tmp_path / "bare", config)
     with pytest.raises(UnsupportedError, match=rf"is a {architecture}, a language model, .*CrossEncoder\.save_pretr"):
@@ -71,5 +67,5 @@ def test_a_language_model_of_which_nothing_says_what_is_read_is_refused(
 
 
 def test_a_classifier_is_no_reranker_and_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="is a classifier, which takes classification data"):
+    with pytest.raises(UnsupportedError, match="is a classifier"):
         check_kind(model(tmp_path / "model", BERT), "sentence")

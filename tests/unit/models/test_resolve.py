@@ -37,8 +37,7 @@ def test_minilm_comes_from_its_package_without_a_hub(tmp_path: Path, monkeypatch
     for name in ("minilm", "MiniLM"):
         source = resolve(name)
         assert (source.kind, source.location) == ("embedded", str(where))
-        assert source.canonical == "sentence-transformers/all-MiniLM-L6-v2"
-        assert source.otherwise == ""
+        assert (source.canonical, source.otherwise) == ("sentence-transformers/all-MiniLM-L6-v2", "")
     assert "under the name 'minilm'" in resolve("sentence-transformers/all-MiniLM-L6-v2").otherwise
 
 

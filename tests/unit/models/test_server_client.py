@@ -73,8 +73,7 @@ def test_what_may_pass_is_tried_again_after_longer_and_longer(status: int) -> No
 def test_a_server_may_ask_to_wait_but_not_for_ever() -> None:
     script = Script(httpx.Response(429, headers={"retry-after": "30"}), OK)
     script.client().embed(["a"])
-    assert script.slept == [30]
-    assert len(script.said_so) == 1
+    assert (script.slept, len(script.said_so)) == ([30], 1)
     for_ever = Script(httpx.Response(429, headers={"retry-after": "9" * 400}))
     assert "asks to wait longer than 600 s" in refused(for_ever)
 
@@ -104,15 +103,14 @@ def answer(*embeddings: Any, index: list[Any] | None = None) -> bytes:
 
 def test_embeddings_come_in_the_order_of_the_inputs() -> None:
     result = server_client.read_embeddings(answer([0.25, 3], [1, -0.5], [7, 8], index=[2, 0, 1]), 3, None, "url")
-    assert result.dtype == np.float32
-    assert result.tolist() == [[1, -0.5], [7, 8], [0.25, 3]]
+    assert (result.dtype, result.tolist()) == (np.float32, [[1, -0.5], [7, 8], [0.25, 3]])
     plain = b'{"data": [{"embedding": [5.0]}, {"embedding": [6.0]}]}'
     assert server_client.read_embeddings(plain, 2, 1, "url").tolist() == [[5], [6]]
 
 
 @pytest.mark.parametrize("embedding", [None, [], [1, None], [1, float("nan")], [1, 1e300]])
 def test_the_input_without_an_embedding_is_named(embedding: Any) -> None:
-    with pytest.raises(OneInputError, match="no embedding of finite numbers") as caught:
+    with pytest.raises(OneInputError, match="finite numbers") as caught:
         server_client.read_embeddings(answer([1, 2], embedding), 2, 2, "url")
     assert caught.value.number == 1
 

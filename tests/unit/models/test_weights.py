@@ -43,14 +43,11 @@ def test_attributes_hooks_modules_and_settings_come_back(error: type[BaseExcepti
     assert not any(module.training for module in changed.modules())
     assert not hasattr(changed, "is_quantized")
     assert not hasattr(first, "target_device")
-    assert vars(changed.config) == {"use_cache": True}
-    assert changed[1].eps == 1e-5
+    assert (vars(changed.config), changed[1].eps) == ({"use_cache": True}, 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_weights_come_back_from_a_file_that_has_no_name(
-    dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_come_back_from_a_file(dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 7, bias=False)).to(dtype).requires_grad_(False)
     model[1].weight = nn.Parameter(torch.randn(5, 7, dtype=dtype).t(), requires_grad=False)  # rows lie apart
@@ -67,7 +64,7 @@ def test_a_disk_without_room_is_told_before_a_weight_is_changed() -> None:
     most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        with pytest.raises(DiskError, match=r"put 3,000 weights aside: no space left\. Set TMPDIR"):
+        with pytest.raises(DiskError, match=r"3,000 weights .*TMPDIR"):
             saved_weights(layers).__enter__()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))

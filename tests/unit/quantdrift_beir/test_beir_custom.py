@@ -61,7 +61,7 @@ def test_beirs_own_metrics_are_beirs() -> None:
 
 @pytest.mark.parametrize("results", [CANDIDATE, None])
 def test_an_unknown_name_is_an_error_whatever_the_results_are(results: Any) -> None:
-    with pytest.raises(UnknownNameError, match="'flipp'; did you mean flip") as error:
+    with pytest.raises(UnknownNameError, match="mean flip") as error:
         judged("flipp", results)
     assert error.value.suggestions[0] == "flip"
     with pytest.raises(UnknownNameError, match="top_k_acc"):
@@ -93,5 +93,4 @@ def test_copies_keep_the_drift(copied: Any) -> None:
     assert type(again) is PairedResults
     assert again == results
     assert again is not results
-    assert judged("flip", again) == {"flip@1": 0.5}
-    assert again.reference == REFERENCE
+    assert (judged("flip", again), again.reference) == ({"flip@1": 0.5}, REFERENCE)

@@ -94,8 +94,7 @@ def test_contenders_count_at_the_full_epsilon_and_the_boundary_is_none() -> None
     assert [bucket.measured.value for bucket in table.buckets] == [0, 1]
     copy = evidence([[5, 5], [5, 4]], [0, 1], flips=[False, True])  # an exact copy does not flip, ties included
     reason = predicted_by_contender_count([copy]).fit.reason or ""
-    assert "ties alone predict 0," in reason
-    assert "no scale predicts more than 0.25" in reason
+    assert all(part in reason for part in ("ties alone predict 0,", "no scale predicts more than 0.25"))
 
 
 @pytest.mark.parametrize(

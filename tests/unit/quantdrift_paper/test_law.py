@@ -52,7 +52,7 @@ def test_a_line_by_hand_and_what_it_predicts() -> None:
     flat = fit_line([point(0.1, 0.3), point(1, 0.3)])
     assert [flat.slope, flat.intercept, flat.pearson] == pytest.approx([0, 0.3, 0])
     for few in ([], [point(1, 0.1), point(1, 0.2)]):
-        with pytest.raises(TheoryError, match="two runs with different finite values"):
+        with pytest.raises(TheoryError, match="two runs"):
             fit_line(few)
 
 

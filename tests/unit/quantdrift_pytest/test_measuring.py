@@ -47,9 +47,7 @@ def test_a_model_of_other_content_is_another_measurement(folder: Path, monkeypat
     assert len({first, second, third, ask(spec).fingerprint}) == 4
 
 
-def test_what_cannot_be_seen_from_here_does_not_last(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_seen_does_not_last(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lasts(spec: str, revision: str | None = None) -> bool:
         return None not in (ask(spec, revision).models or ())
 
@@ -73,10 +71,7 @@ def test_what_cannot_be_seen_from_here_does_not_last(
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [
-        ({"flip": 0.2}, "flip: extra inputs .* limits go to require"),
-        ({"k": 0}, "k: .*greater than or equal to 1; got 0"),
-    ],
+    [({"flip": 0.2}, "flip: extra inputs .* limits go to require"), ({"k": 0}, "k: .*equal to 1; got 0")],
 )
 def test_a_wrong_setting_is_told(given: dict[str, Any], message: str) -> None:
     with pytest.raises(QuantDriftError, match=message):

@@ -59,8 +59,7 @@ def test_texts_are_cut_with_a_note() -> None:
     q2 = next(row for row in content["changed"] if row["id"] == "q2")
     assert q2["text"].endswith("… (1,500,000 characters, of which the first 2,000 are shown)")
     assert len(content["items"][q2["before"]][1]) < 800
-    assert content["items"][q2["after"]] == ["b", "short"]
-    assert content["notes"] == ["Texts are from D."]
+    assert (content["items"][q2["after"]], content["notes"]) == (["b", "short"], ["Texts are from D."])
 
 
 def test_a_choice_belongs_to_its_question() -> None:

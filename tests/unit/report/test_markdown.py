@@ -135,5 +135,4 @@ def test_a_gate_is_told_as_in_ci(tmp_path: Path) -> None:
     judged = result(WORSE, worst=(WORST,))
     write_report(judged, tmp_path / "gate.json")
     code, printed, _ = cli("report", tmp_path / "gate.json", "--md")
-    assert code == 0
-    assert printed == markdown_text(judged)
+    assert (code, printed) == (0, markdown_text(judged))

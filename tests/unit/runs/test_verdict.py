@@ -40,8 +40,7 @@ def with_mean(record: Mapping[str, Any], value: float, low: float, high: float) 
 def test_a_mean_that_holds_acquits_nobody() -> None:
     """26 of 200 right answers lost, 24 won: nDCG moves by nothing."""
     told = verdict(with_mean(record_of(**LOST), -0.002, -0.012, 0.008))
-    assert told.word == "right answers lost"
-    assert told.tone == "bad"
+    assert (told.word, told.tone) == ("right answers lost", "bad")
     assert "26 of 200" in told.sentence
     assert "24 others" in told.sentence
     assert "The mean hides it" in told.sentence
@@ -108,8 +107,7 @@ def test_queries_that_find_themselves_forbid_a_verdict() -> None:
 
 def test_tolerances_of_the_record_decide_unless_others_are_given() -> None:
     record = {**record_of(flips=(73, 300)), "tolerances": {"changed": 0.5, "mean": 0.03}}
-    assert verdict(record).word == "answers stay"
-    assert verdict(record, Tolerances()).word == "answers change"
+    assert (verdict(record).word, verdict(record, Tolerances()).word) == ("answers stay", "answers change")
 
 
 # --- advice ---------------------------------------------------------------------------------------

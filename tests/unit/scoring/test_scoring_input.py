@@ -24,7 +24,7 @@ QUERIES, DOCUMENTS = np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)
     ],
 )
 def test_shapes_that_do_not_fit(arrays: tuple[Any, ...]) -> None:
-    with pytest.raises(ScoreError, match=r"of one dim in either arm, .*; got \("):
+    with pytest.raises(ScoreError, match=r"one dim .*got \("):
         score_embeddings(*arrays)
 
 
@@ -35,7 +35,7 @@ def test_products_beyond_float32(monkeypatch: pytest.MonkeyPatch, arms: str, pri
     large = np.array([[1, 0, 0], [1e30, 0, 0]], np.float32)
     documents = np.tile(np.array([1e20, 1, 1], np.float32), (4, 1))
     other = large if arms == "both" else np.ones_like(large)
-    with pytest.raises(ScoreError, match=r"scores of query 1 are not all finite.*overflow float32"):
+    with pytest.raises(ScoreError, match=r"query 1 .*float32"):
         score_embeddings(large, other, documents, documents, similarity=Similarity.DOT, k=2)
     score_embeddings(large, other, documents, documents, similarity=Similarity.COSINE, k=2)
 
@@ -45,10 +45,10 @@ def test_embeddings_that_are_not_finite_name_the_first_row(bad: float) -> None:
     embeddings = np.zeros((70_000, 2), np.float32)
     check_embeddings(embeddings, arm="reference", what="query")
     embeddings[66_000:, 1] = bad
-    with pytest.raises(ScoreError, match="candidate model's embedding of document at row 66000"):
+    with pytest.raises(ScoreError, match=r"candidate .*document at row 66000"):
         check_embeddings(embeddings, arm="candidate", what="document")
     ids = [f"d{row}" for row in range(len(embeddings))]
-    with pytest.raises(ScoreError, match="document 'd66000' holds NaN or infinity"):
+    with pytest.raises(ScoreError, match="document 'd66000'"):
         check_embeddings(embeddings, arm="candidate", what="document", ids=ids)
 
 
@@ -65,10 +65,7 @@ def test_a_vector_of_any_length_has_a_direction(length: float) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"reference_scores": np.full((2, 3), -3e38), "candidate_scores": np.full((2, 3), 3e38)},
-            "expected finite scores",
-        ),
+        ({"reference_scores": np.full((2, 3), -3e38), "candidate_scores": np.full((2, 3), 3e38)}, "finite scores"),
         ({"positions": np.array([0, 2, 1])}, "increasing integer"),
         ({"positions": np.array([-1, 0, 1])}, "increasing integer"),
         ({"positions": np.array([0, 1])}, "one increasing integer per item"),

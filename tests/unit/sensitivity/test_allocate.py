@@ -71,7 +71,7 @@ def test_layers_that_are_kept_take_no_part_in_the_budget() -> None:
     assert allocation.bits_per_weight == pytest.approx(10 / 3)
     assert allocation.linear_bits == (3 + 16 + 3 + 4) / 4
     assert world.widths("W3.34-g4+gap", k_proj=7) == [3, 7, 3, 4]
-    with pytest.raises(UnsupportedError, match="all 4 layers are kept"):
+    with pytest.raises(UnsupportedError, match="all 4 layers"):
         world.allocate("W3.5-g4+gap", **dict.fromkeys(NAMES, 8))
     with pytest.raises(UnknownNameError):
         world.allocate("W3.5-g4+gap", qproj=8)

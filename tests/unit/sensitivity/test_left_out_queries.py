@@ -24,9 +24,7 @@ IDS = [f"q{number}" for number in range(5)]
         ((), None, "toy", [0, 1, 2, 3, 4]),
     ],
 )
-def test_which_queries_are_left_out(
-    measured: tuple[str, ...], of: str | None, here: str | None, rest: list[int]
-) -> None:
+def test_what_is_left_out(measured: tuple[str, ...], of: str | None, here: str | None, rest: list[int]) -> None:
     pair = QuantizedPair([nn.Sequential(OrderedDict(low=nn.Linear(8, 8), high=nn.Linear(8, 8)))], "W3.5-channel+gap")
     chosen = allocation({"low": 3, "high": 4}, shape=(8, 8), dataset=of, input_ids=measured)
     pair.choose([3, 4], by=chosen)

@@ -54,8 +54,7 @@ def test_the_shortest_spec_takes_every_default_and_another_has_everything() -> N
 )
 def test_canonical_form_of_a_scheme(text: str, canonical: str) -> None:
     scheme = grammar.parse_scheme(text)
-    assert str(scheme) == canonical
-    assert grammar.parse_scheme(canonical) == scheme
+    assert (str(scheme), grammar.parse_scheme(canonical)) == (canonical, scheme)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +150,7 @@ def test_errors_point_at_what_is_wrong(marked: str, message: str) -> None:
 def test_two_models_are_split_at_the_word(text: str, reference: str, candidate: str) -> None:
     pair = grammar.parse_pair(text)
     assert pair == Versus(reference=reference, candidate=candidate)
-    assert str(pair) == f"{reference} vs {candidate}"
-    assert grammar.parse_pair(str(pair)) == pair
+    assert (str(pair), grammar.parse_pair(str(pair))) == (f"{reference} vs {candidate}", pair)
     assert pair.model == reference
     assert pair.on_server == (grammar.is_endpoint(reference) or grammar.is_endpoint(candidate))
 
@@ -178,7 +176,7 @@ def test_a_url_has_one_form(written: str, url: str, asked: str) -> None:
 
 @pytest.mark.parametrize("name", ["me:secret@", "secret@"])
 def test_what_is_secret_in_a_url_is_refused_and_not_shown_again(name: str) -> None:
-    with pytest.raises(SpecError, match="a user or a password") as caught:
+    with pytest.raises(SpecError, match="password") as caught:
         grammar.parse_pair(f"minilm vs openai:http://{name}h/v1#m")
     assert "secret" not in str(caught.value) + caught.value.caret()
 
@@ -195,8 +193,7 @@ def test_the_pages_for_users_tell_the_truth() -> None:
     for text, carets, message in blocks:
         with pytest.raises(SpecError) as caught:
             grammar.parse(text)
-        assert caught.value.caret() == f"{text}\n{carets}"
-        assert str(caught.value) == message
+        assert (caught.value.caret(), str(caught.value)) == (f"{text}\n{carets}", message)
     for name in ("checkpoints.md", "servers.md"):
         shown = re.findall(r'quantdrift run "([^"]+)"', (DOCS / "guides" / name).read_text(encoding="utf-8"))
         assert len(shown) >= 3
@@ -239,5 +236,5 @@ def test_stages_alone_keep_the_options_that_they_take(text: str, kept: set[str],
 
 def test_settings_of_a_calibration_are_refused_where_there_is_none() -> None:
     refuse_settings(grammar.parse_scheme("W4A8-gptq+act=token+calib=8+seed=1"))
-    with pytest.raises(UnsupportedError, match=r"\+calib= has no effect on W4A8-g128-rtn\+act=token"):
+    with pytest.raises(UnsupportedError, match=r"\+calib= .*W4A8-g128-rtn\+act=token"):
         refuse_settings(grammar.parse_scheme("W4A8+act=token+calib=8"))

@@ -152,5 +152,5 @@ def test_what_cannot_be_paired(a: list[float], b: list[float], message: str) -> 
     for compare in (paired.paired_mean_difference, paired.paired_rate_difference, paired.mcnemar_exact):
         with pytest.raises(QuantDriftError, match=message):
             compare(np.array(a), np.array(b))
-    with pytest.raises(QuantDriftError, match="0 and 1; for others compare means"):
+    with pytest.raises(QuantDriftError, match="0 and 1"):
         paired.mcnemar_exact(np.array([0.5, 1]), np.array([1.0, 0]))

@@ -118,9 +118,9 @@ def test_few_differences_or_no_variance_without_a_span_show_nothing(changed: int
 
 @pytest.mark.parametrize("margin", [0, 1, math.nan])
 def test_a_margin_that_is_none(margin: float) -> None:
-    with pytest.raises(QuantDriftError, match="For 2 percentage points of a rate give"):
+    with pytest.raises(QuantDriftError, match="2 percentage points"):
         p_rate(1, 1, 10, margin)
-    with pytest.raises(QuantDriftError, match="above 0 and below the greatest"):
+    with pytest.raises(QuantDriftError, match="above 0"):
         verdicts.mean_no_worse(np.zeros(3), np.ones(3), margin=margin, better="lower", span=1)
 
 

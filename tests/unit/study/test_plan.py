@@ -69,10 +69,7 @@ settings: {k: 1, noise_floor: false}
     ("text", "place"),
     [
         (WHOLE + "sceds: [1]", ": unknown key 'sceds'; did you mean seeds or schemes?"),
-        (
-            WHOLE + "exclude:\n  - scheme: W4\n  - {modell: minilm}",
-            ": exclude.1: unknown key 'modell'; did you mean model?",
-        ),
+        (WHOLE + "exclude:\n  - scheme: W4\n  - {modell: minilm}", ": exclude.1: unknown key 'modell'"),
         (WHOLE + "exclude:\n  - {data: Dosc}", "unknown data 'Dosc'; did you mean Docs?"),
         (WHOLE + "include: [{data: Docs}]", ": include.0.scheme is missing"),
         (WHOLE + "seeds: [1, 1]", ": seeds: expected whole numbers of 0 or more, each once"),
@@ -83,16 +80,10 @@ settings: {k: 1, noise_floor: false}
         (WHOLE.replace("Docs,", "{task: a, folder: b},"), ": data.0: expected one of folder, task and mteb"),
         (WHOLE.replace("./corpus", "Docs"), "two data entries are called Docs"),
         *(
-            (
-                WHOLE.replace("Docs,", f"{{task: T, sizes: {sizes}}},"),
-                ": data.0: expected sizes that rise, such as [250,",
-            )
+            (WHOLE.replace("Docs,", f"{{task: T, sizes: {sizes}}},"), ": data.0: expected sizes that rise")
             for sizes in ("[1000, 250]", "[all, 250]", "[0, all]", "[half]")
         ),
-        (
-            WHOLE.replace("Docs,", "{task: T, sizes: [5, all], retriever: minilm},"),
-            ": data.0: sizes are of a corpus that",
-        ),
+        (WHOLE.replace("Docs,", "{task: T, sizes: [5, all], retriever: minilm},"), ": data.0: sizes are of a"),
         (WHOLE.replace("Docs,", "{task: T, sizes: [5, all]},") + "capture: {}", "capture is measured on whole corpora"),
         (WHOLE + "models: [other]", ", line 4: this is not YAML of a study: 'models' stands there twice"),
         ("models: [minilm]\nschemes: [W4]\n", ": data is missing"),

@@ -84,8 +84,7 @@ def test_the_table_has_both_ends_of_every_corpus(tmp_path: Path) -> None:
 def test_searches_of_images_have_a_table_of_their_own(tmp_path: Path) -> None:
     tables, left_out = Source(folders=[study_of(tmp_path, FLIPS, "W4", images=True)]).tables()
     assert "no search" in left_out["corpus"]
-    assert tables["clip_corpus"].labels == ["Encoder", "Dataset"]
-    assert len(tables["clip_corpus"].rows) == 2
+    assert (tables["clip_corpus"].labels, len(tables["clip_corpus"].rows)) == (["Encoder", "Dataset"], 2)
 
 
 def test_a_part_is_no_further_corpus(tmp_path: Path) -> None:

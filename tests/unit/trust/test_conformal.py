@@ -26,8 +26,7 @@ def test_the_gap_is_first_minus_second_in_any_order_and_changes_nothing() -> Non
         conformal.confidence_of(served).tolist() == conformal.confidence_of(served[:, [2, 0, 1]]).tolist() == [1.5, 0.0]
     )
     assert conformal.confidence_of(served[:, :2]).tolist() == [3.0, 0.0]
-    assert served.tolist() == SCORES.tolist()
-    assert conformal.confidence_of(np.zeros((0, 3))).tolist() == []
+    assert (served.tolist(), conformal.confidence_of(np.zeros((0, 3))).tolist()) == (SCORES.tolist(), [])
 
 
 @pytest.mark.parametrize("n_items", [2, 3, 77])
@@ -49,8 +48,7 @@ def test_scores_that_have_no_lead_are_refused(wrong: Any, name: ConfidenceName) 
 
 def test_s_and_twice_epsilon_by_hand() -> None:
     seen = conformal.observe((REFERENCE, CANDIDATE), "S")
-    assert seen.flipped.tolist() == [False, True, False, True]
-    assert seen.confidence.tolist() == [2, 1, 0, 2]
+    assert (seen.flipped.tolist(), seen.confidence.tolist()) == ([False, True, False, True], [2, 1, 0, 2])
     # delta: 0 0 0; -1 1 0; -.5 .5 0 with the first item leading; -1 1 1 with the second leading
     assert seen.values is not None
     assert seen.values.tolist() == [0, 2, 0, np.nextafter(2, INF)]
@@ -87,7 +85,7 @@ def test_the_threshold_is_a_smallest_value_not_a_largest_one() -> None:
     assert conformal.split_conformal_threshold(values[::-1], 0.05) == 19
     assert conformal.split_conformal_threshold(values, 0.04) == INF
     for alpha in (0, 1, -0.1, 1.5, math.nan):
-        with pytest.raises(StabilityError, match="a level above 0 and below 1"):
+        with pytest.raises(StabilityError, match="above 0 and below 1"):
             conformal.split_conformal_threshold(np.ones(3), alpha)
 
 

@@ -27,8 +27,7 @@ def test_an_input_is_routed_strictly_below_the_threshold() -> None:
     assert GapRouter(threshold=0.6, score="msp").routes(scores).tolist() == [True, False]
     # minus the entropies: -0.693 and -0.325
     router = GapRouter(threshold=-0.5, score="entropy")
-    assert router.routes(scores).tolist() == [True, False]
-    assert router.rule == "entropy above 0.5 nats"
+    assert (router.routes(scores).tolist(), router.rule) == ([True, False], "entropy above 0.5 nats")
 
 
 @pytest.mark.parametrize(("percentile", "routed"), [(0, 0), (10, 1), (25, 1), (34, 2), (50, 2), (75, 3), (100, 4)])
@@ -56,13 +55,13 @@ def test_the_page_on_routing_serves_as_it_says(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_cannot_be_set_is_refused() -> None:
-    with pytest.raises(QuantDriftError, match="none of the 4 top-1 answers changed"):
+    with pytest.raises(QuantDriftError, match="none of the 4"):
         GapRouter.at_recovered_share((AFTER, AFTER))
-    with pytest.raises(QuantDriftError, match="share above 0 and at most 1"):
+    with pytest.raises(QuantDriftError, match="above 0"):
         GapRouter.at_recovered_share((BEFORE, AFTER), 0)
     with pytest.raises(ScoreError, match="shapes"):
         GapRouter.at_recovered_share((BEFORE, AFTER[:2]))
-    with pytest.raises(QuantDriftError, match="percentile from 0 to 100"):
+    with pytest.raises(QuantDriftError, match="0 to 100"):
         GapRouter.at_percentile(AFTER, 101)
     for wrong in ({"threshold": float("nan")}, {"threshold": 1, "score": "entrpy"}):
         with pytest.raises(ValidationError):
@@ -75,7 +74,7 @@ def test_a_file_that_is_no_router_of_the_pair_is_refused(tmp_path: Path) -> None
     """What a file of a threshold is refused for, test_check.py has in full."""
     path = tmp_path / "router.json"
     GapRouter(threshold=1.0).save(path)
-    with pytest.raises(RunError, match=r"pair: none that is told .* quantdrift route RUN"):
+    with pytest.raises(RunError, match="quantdrift route RUN"):
         GapRouter.load(path, spec="vit@W4")
     content = json.loads(path.read_text())
     for change in ({"score": "margin"}, {"threshold": True}, {"threshold": None}, {"origin": {"who": 1}}):

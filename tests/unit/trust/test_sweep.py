@@ -21,10 +21,9 @@ AFTER = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0]]
 def test_cost_is_one_pass_of_the_candidate_and_the_routed_part_of_the_other() -> None:
     # the paper's figure for a quarter routed at a speed-up of 4.5
     assert round(relative_cost(0.25, 4.5), 2) == 0.47
-    assert relative_cost(break_even_share(4.5), 4.5) == pytest.approx(1)
-    assert break_even_share(1) == 0
+    assert (relative_cost(break_even_share(4.5), 4.5), break_even_share(1)) == (pytest.approx(1), 0)
     for wrong in (0.5, float("nan"), float("inf")):
-        with pytest.raises(QuantDriftError, match="speed-up of 1 or more"):
+        with pytest.raises(QuantDriftError, match="1 or more"):
             relative_cost(0.1, wrong)
 
 
@@ -113,16 +112,11 @@ def test_the_cheapest_that_gives_back_enough_is_advised_and_the_cost_of_each_is_
         (None, 1, 1, False),
     ]
     assert advice.fix == "route"
-    assert (
-        "route the 25.0 % with the least gap (new inputs: 1.3 % to 84.2 %), at 50.0 % of the cost"
-        in advice.sentences[0]
-    )
+    assert "25.0 % with the least gap (new inputs: 1.3 % to 84.2 %), at 50.0 %" in advice.sentences[0]
     # all of them cost as much as full precision, so that routing is no use
     everything = advised(classified(BEFORE, AFTER), 0.6, bits=4, speed_up=4)
     assert (everything.fix, everything.choices[-2].cost) == ("allocate", 1)
-    assert everything.sentences[0].startswith(
-        "Recommended: allocate. Nothing cheaper than full precision is shown to give back"
-    )
+    assert everything.sentences[0].startswith("Recommended: allocate. Nothing cheaper")
     # 0.4 and 0 become 0.2 and 0.21, and with one more bit 0.307 and 0.098
     near = advised(classified([[0.0, 0.4]] * 2, [[0.21, 0.2], [0.0, 0.4]]), bits=4, speed_up=4)
     assert (near.fix, [choice.changes for choice in near.choices]) == ("allocate", [0, 1, 1])
