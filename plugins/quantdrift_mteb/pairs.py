@@ -28,13 +28,13 @@ def make_pair(model: Any, spec: Spec, source: ModelSource, *, notes: Sequence[st
     """Pair a model that mteb loaded with its candidate; `notes` tell what libraries said of it."""
     weights = weights_of(model, spec.scheme, spec.model)
     weights.notes = tuple(notes)
-    if isinstance(model, models.SearchProtocol):
+    if isinstance(getattr(model, "model", None), MultiVectorEncoder):
         return PairedSearcher(model, weights, spec=spec, source=source)
-    encodes = isinstance(model, models.EncoderProtocol)
-    if not (encodes or isinstance(model, models.CrossEncoderProtocol)):
+    encodes, own = (isinstance(model, kind) for kind in (models.EncoderProtocol, models.SearchProtocol))
+    if own or not (encodes or isinstance(model, models.CrossEncoderProtocol)):
         raise UnsupportedError(
-            f"{spec.model} is no model of mteb's that embeds, reranks or searches. Run both models by themselves, and "
-            "compare: quantdrift diff A B"
+            f"{spec.model} is no model of mteb's that embeds or reranks: a search of its own is not measured from the "
+            "inside. Run both models by themselves, and compare: quantdrift diff A B"
         )
     if not encodes:
         refuse_without_search(weights, f"{spec.model} reads query and document together", named=searches.NAMED)
@@ -160,11 +160,9 @@ class PairedEncoder(MtebPair):
 
 
 class PairedSearcher(MtebPair):
-    """A pair of models that are searches to mteb: late interaction, or a way of their own (hybrid, in two stages)."""
+    """A pair of late-interaction models, which are searches to mteb."""
 
     def _measure(self, call: searches.SearchCall) -> Outcome:
-        if not isinstance(getattr(self.base, "model", None), MultiVectorEncoder):
-            return searches.search_by_itself(self.arms, self.base, call)
         if call.top_ranked is None:
             return searches.search_by_embedding(self.pair, self.base, call)
         return searches.rerank(self.arms, self._searcher(), call)

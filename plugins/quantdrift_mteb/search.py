@@ -2,7 +2,6 @@
 
 import copy
 import json
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,9 +29,6 @@ from quantdrift.builtin.sparse.work import sparse_product, term_weights
 from quantdrift.candidate.calibration.sample import calibration_texts
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.data.retrieval import on_own_ids, own_documents
-from quantdrift.evidence.record import Noise
-from quantdrift.finished.rankings import evidence_of_rankings
-from quantdrift.measuring.flow import other_batch_size
 from quantdrift.measuring.readings import OPENING, opening_of
 from quantdrift.models.inputs import Settings
 from quantdrift.models.layers import modules_of
@@ -201,61 +197,6 @@ def rerank(arms: harness.Arms, searcher: Any, call: SearchCall) -> harness.Outco
         calibrate=lambda: harness.calibrate(pair, inputs, batch_size=call.batch_size, progress=call.progress),
     )
     return replace(outcome, results=lambda arm: _cut(outcome.results(arm), call.top_k))
-
-
-def search_by_itself(arms: harness.Arms, searcher: Any, call: SearchCall) -> harness.Outcome:
-    """Search once per arm in the model's own way; of what either list leaves out nothing is known.
-
-    So epsilon is over the documents that both lists hold, which is less than it is. The reference searches twice, in
-    other batches the second time, for the noise floor.
-    """
-    pair, name, ids = arms.pair, call.task.name, list(call.corpus["id"])
-    harness.refuse_without_search(pair, f"{name} is searched in the model's own way", named=NAMED)
-    depth, seconds = max(harness.DEPTH, call.top_k), dict[str, float]()
-
-    def found(what: str, part: SearchCall) -> harness.Results:
-        start = time.perf_counter()
-        arms.put_in_place()
-        results = part.run(copy.copy(searcher), top_k=depth)  # it may keep what it has indexed
-        seconds[what] = round(time.perf_counter() - start, 3)
-        kept = {query: dict(ranked) for query, ranked in results.items()}
-        if call.skip_identical:
-            kept = {query: {n: score for n, score in ranked.items() if n != query} for query, ranked in kept.items()}
-        return kept
-
-    def batches(size: int) -> SearchCall:
-        return call.of(call.queries, call.corpus, call.top_ranked, size)
-
-    with arms.answering("reference"):
-        queries, documents = (part.select(range(min(harness.PROBE, len(part)))) for part in (call.queries, call.corpus))
-        with pair.observed():
-            call.of(queries, documents, None, harness.PROBE).run(copy.copy(searcher), top_k=harness.PROBE)
-        reference = found("reference: search", call)
-        again = found("noise floor", batches(other_batch_size(call.batch_size)))
-        texts = calibration_texts(pair.scheme)
-        corpus = call.corpus if texts is None else _corpus_of(texts)
-        harness.calibrate(
-            pair, lambda: _asked_for(searcher, call, corpus), batch_size=call.batch_size, progress=call.progress
-        )
-    with arms.answering("candidate"):
-        candidate = found("candidate: search", call)
-    position = {name: number for number, name in enumerate(ids)}
-    evidence, noisy = (
-        evidence_of_rankings(reference, other, position=position.__getitem__, depth=harness.DEPTH)
-        for other in (candidate, again)
-    )
-    first = [top.items[:, 0] for top in (noisy.reference_top, noisy.candidate_top)]
-    moved = np.maximum(-noisy.delta_min, noisy.delta_max)
-    return harness.Outcome.of(
-        pair,
-        replace(evidence, noise=Noise(flips=first[0] != first[1], epsilon=moved)),
-        dataset=name,
-        settings=Settings(k=depth, batch_size=call.batch_size),
-        read_as={"similarity": "the model's own search"},
-        n_items=len(ids),
-        results=lambda arm: _cut(reference if arm == "reference" else candidate, call.top_k),
-        seconds=seconds,
-    )
 
 
 def _cut(results: harness.Results, top_k: int) -> harness.Results:

@@ -1,4 +1,4 @@
-"""`assert_drift`, the fixture and the marker: what tests call, without numpy until they do."""
+"""`assert_drift` and the fixture: what tests call, without numpy until they do."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from quantdrift_pytest.session import Session, current, tersely
 
 if TYPE_CHECKING:
     from quantdrift.gate.rules import Rule
     from quantdrift_pytest.drift import Drift
-
-_MARKED = pytest.StashKey["Drift"]()
 
 
 @tersely
@@ -76,7 +72,6 @@ class Drifts:
     """The value of the `drift` fixture: call it to measure a pair."""
 
     session: Session = field(repr=False)
-    item: pytest.Item = field(repr=False)
 
     @tersely
     def __call__(
@@ -93,32 +88,3 @@ class Drifts:
         from quantdrift_pytest.drift import measured  # noqa: PLC0415 -- numpy, pyarrow
 
         return measured(self.session, spec, settings, data=data, task=task, split=split)
-
-    @property
-    def current(self) -> Drift:
-        """The measurement of the test's marker; of several markers, the one nearest to the test.
-
-        Raises:
-            pytest.UsageError: no marker of the test names a spec.
-        """
-        __tracebackhide__ = True
-        drift = self.item.stash.get(_MARKED, None)
-        if drift is None:
-            raise pytest.UsageError(
-                "drift.current is what the test's marker has measured; expected one, such as "
-                '@pytest.mark.drift("minilm@W4-rtn", data="data/faq", flip=0.25)'
-            )
-        return drift
-
-
-def hold_marks(item: pytest.Item, marks: Sequence[pytest.Mark]) -> None:
-    """Assert what a test's markers ask, the nearest of which is the first here, and asserted last."""
-    __tracebackhide__ = True
-    for mark in reversed(marks):
-        if len(mark.args) > 1 or not (mark.args or "spec" in mark.kwargs):
-            given = ", ".join([*map(repr, mark.args), *mark.kwargs]) or "nothing"
-            raise pytest.UsageError(
-                "@pytest.mark.drift takes the pair first and all else by name, such as "
-                f'("minilm@W4-rtn", data="data/faq", flip=0.25); got {given}'
-            )
-        item.stash[_MARKED] = assert_drift(*mark.args, **mark.kwargs)

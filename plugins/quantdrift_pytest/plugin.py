@@ -1,4 +1,4 @@
-"""The hooks of pytest: options, marker, fixture, and what is said at the end.
+"""The hooks of pytest: options, fixture, and what is said at the end.
 
 pytest imports this in every session of an environment that has quantdrift. So nothing but pytest is imported here,
 and a suite that does not use it sees no difference.
@@ -10,14 +10,9 @@ from typing import Any
 import pytest
 
 from quantdrift_pytest import session as sessions
-from quantdrift_pytest.assertion import Drifts, hold_marks
+from quantdrift_pytest.assertion import Drifts
 from quantdrift_pytest.session import ASSERTED
 
-MARKER = "drift"
-_HELP = (
-    "drift(spec, *, data=None, task=None, baseline=None, rules=(), **limits): assert_drift of "
-    "quantdrift_pytest before the test's body; tests that use the fixture have the marker too."
-)
 _ON_REPORT = "quantdrift"
 """Attribute of a report: what the test asserted. pytest-xdist carries it from the worker."""
 
@@ -33,8 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, and begin."""
-    config.addinivalue_line("markers", _HELP)
+    """Begin."""
     sessions.begin(config)
 
 
@@ -49,23 +43,6 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput[sessions.WORKER] = sessions.current().id
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that take the fixture, before `-m` leaves some out."""
-    for item in items:
-        if _takes_fixture(item) and item.get_closest_marker(MARKER) is None:
-            item.add_marker(MARKER)
-
-
-def _takes_fixture(item: pytest.Item) -> bool:
-    if MARKER not in getattr(item, "fixturenames", ()):
-        return False
-    # a project may have a fixture of that name, of its own or on top of ours; pytest has no public way to tell
-    info = getattr(item, "_fixtureinfo", None)
-    defined = () if info is None else info.name2fixturedefs.get(MARKER, ())
-    return any(getattr(fixture.func, "__module__", None) == __name__ for fixture in defined[-1:])
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Know which test is running."""
@@ -76,13 +53,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
     finally:
         running.item = before
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> None:
-    """Assert what the markers ask, as the first part of the test."""
-    __tracebackhide__ = True
-    hold_marks(item, [mark for mark in item.iter_markers(MARKER) if mark.args or mark.kwargs])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -128,6 +98,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 @pytest.fixture
-def drift(request: pytest.FixtureRequest) -> Drifts:
-    """Measure a pair: `drift("minilm@W4-rtn", data="data/faq")`; `drift.current` of the marker."""
-    return Drifts(session=sessions.current(), item=request.node)
+def drift() -> Drifts:
+    """Measure a pair: `drift("minilm@W4-rtn", data="data/faq")`."""
+    return Drifts(session=sessions.current())

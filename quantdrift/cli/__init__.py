@@ -34,7 +34,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Read finished runs": {
         "show": "The changed inputs of a run, with their texts.",
-        "report": "A run, or what a gate said, as a page for a browser.",
+        "report": "A run or a study as a page for a browser.",
         "diff": "What changed between any two finished runs?",
         "compare": "Is run B worse than run A, or no worse?",
     },
@@ -60,13 +60,11 @@ class Command:
         group: title of the part of the help that it stands in; a form of another command has none.
         help: one line; that of ours is the docstring of their package.
         form_of: the command that it is a form of, `quantdrift FORM_OF --NAME`; it has no line in the help then.
-        page: whether the feature has a module `page`, whose `on_study` completes the page of studies of its name.
     """
 
     group: str = ""
     help: str | None
     form_of: str | None = None
-    page: bool = False
 
 
 FEATURES: Registry[Command] = Registry(

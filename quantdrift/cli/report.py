@@ -1,4 +1,4 @@
-"""`quantdrift report`: a run, a study, or what a gate said, as a page for a browser, without torch."""
+"""`quantdrift report`: a run or a study as a page for a browser, without torch."""
 
 from pathlib import Path
 from typing import cast
@@ -6,13 +6,13 @@ from typing import cast
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import check_writable, write_text
 from quantdrift.cli.options import TASK, TEXTS, argument, flag, option, prints
-from quantdrift.cli.pages import page_of
-from quantdrift.gate.output import markdown_text
-from quantdrift.gate.result import read_result
+from quantdrift.report import run, study
 from quantdrift.report.figures import PictureForm, write_pictures
 from quantdrift.report.markdown import markdown_of
-from quantdrift.report.page import render
+from quantdrift.report.page import Page, render
+from quantdrift.runs.folder import read_run
 from quantdrift.show.output import Output
+from quantdrift.study.folder import STUDY, open_study
 
 _PAGE, _MARKDOWN = (".html", ".htm"), (".md", ".markdown")
 
@@ -20,9 +20,7 @@ _PAGE, _MARKDOWN = (".html", ".htm"), (".md", ".markdown")
 @prints()
 def command(
     *,
-    what: Path = argument(
-        "RUN|STUDY|GATE: A run folder; the folder of a study; or the JSON file that quantdrift gate --report wrote."
-    ),
+    what: Path = argument("RUN|STUDY: A run folder, or the folder of a study."),
     out: Path | None = option(
         "-o --out FILE: The page to write, report.html if not given; an earlier one is replaced."
     ),
@@ -56,16 +54,22 @@ def command(
         if out.suffix.lower() not in suffixes:
             raise QuantDriftError(f"expected a file that ends in {suffixes[0]}; got {str(out)!r}")
         check_writable(out, what="the report")
-    page = page_of(what, data=data, task=task, k=k)
+    page = _page_of(what, data=data, task=task, k=k)
     for form, place in asked.items():
         figures = [figure for section in page.sections for figure in section.figures]
         written = write_pictures(figures, place, cast(PictureForm, form))
         return Output(next=[f"written: {len(written)} charts in {place}", *(f"  {figure.name}" for figure in written)])
-    # a gate has words of its own, which CI shows too
-    markdown = markdown_text(read_result(what)) if page.kind == "gate" else markdown_of(page)
-    text = markdown if md else render(page)
+    text = markdown_of(page) if md else render(page)
     if out is None:
         return Output(text=text)
     write_text(out, text, what="the report")
     size = f" ({len(text.encode()) / 1e6:.1f} MB); open it in a browser"
     return Output(next=[f"written: {out}{'' if md else size}"])
+
+
+def _page_of(what: Path, *, data: Path | None, task: str | None, k: int) -> Page:
+    if what.name != STUDY and not (what / STUDY).is_file():
+        return run.page_of(read_run(what), data=data, task=task, k=k)
+    if data or task or k > 1:
+        raise QuantDriftError("--data, --task and -k are for runs; a study knows its data")
+    return study.page_of(open_study(what))

@@ -32,7 +32,6 @@ class Part:
         depth: how many of the first ranks are surely the first; None for all of them.
         complete: whether every input's list holds all its items.
         qrels: relevance labels, where the run has them; of answers only those given are graded.
-        numbered: whether inputs have no names and are counted from 0.
     """
 
     kind: Kind
@@ -40,7 +39,6 @@ class Part:
     depth: int | None = None
     complete: bool = False
     qrels: Qrels | None = None
-    numbered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,12 +95,12 @@ def diff_runs(
         raise RunError(f"expected two runs on the same inputs; {a.path} (A) and {b.path} (B) differ in{listed}{advice}")
     parts: list[PartDiff] = []
     for name, before, after, left_out in shared:
+        if before.kind != "rankings" and qrels is not None:
+            raise DataError("answers, and samples of lm-eval, hold their labels; leave --qrels out")
         if before.kind == "samples":
-            if qrels is not None:
-                raise DataError("samples of lm-eval hold their labels; leave --qrels out")
             compared = _of_samples(name, before, after)
         elif before.kind == "answers":
-            compared = [_of_answers(name, before, after, qrels)]
+            compared = [_of_answers(name, before, after)]
         else:
             compared = [_of_rankings(name, before, after, qrels, complete=complete, ignore_identical=ignore_identical)]
         parts += [replace(part, left_out=left_out) for part in compared]
@@ -140,11 +140,8 @@ def _shared(a: Part, b: Part, *, common: bool) -> tuple[Part, Part, tuple[int, i
     mine, theirs = a.content, b.content
     shared = [name for name in mine if name in theirs]
     left_out = len(mine) - len(shared), len(theirs) - len(shared)
-    if any(left_out):
-        if a.numbered or b.numbered:
-            raise RunError(f"inputs: {len(mine):,} in A and {len(theirs):,} in B, which have no names to tell them by")
-        if not (common and shared):
-            raise RunError(f"inputs: {only_in(mine, theirs, ('A', 'B'))}")
+    if any(left_out) and not (common and shared):
+        raise RunError(f"inputs: {only_in(mine, theirs, ('A', 'B'))}")
     filled = [name for name in shared if mine[name] and theirs[name]] if a.kind == "rankings" else []
     if filled and not any(mine[name].keys() & theirs[name].keys() for name in filled):
         raise RunError(
@@ -198,19 +195,14 @@ def _labels_missing(labels: Qrels | None, inputs: Sequence[str]) -> list[str]:
     return [f"{len(without):,} of {len(inputs):,} inputs have no relevance label"] if without else []
 
 
-def _of_answers(name: str, a: Part, b: Part, qrels: Qrels | None) -> PartDiff:
-    """Answers that are right by the labels; of those that runs bring, only what they grade is known."""
+def _of_answers(name: str, a: Part, b: Part) -> PartDiff:
+    """Answers that are right by the labels that the runs bring, if these grade all of them."""
     arms, right = (a.content, b.content), None
-    if qrels is not None and (missing := [key for key in a.content if not qrels.get(key)]):
-        raise DataError(
-            f"{len(missing):,} of {len(a.content):,} inputs have no label, {missing[0]!r} for one; expected the "
-            "right answer of every input (inputs that have no name are numbered from 0)"
-        )
-    labels = qrels or {key: {**(b.qrels or {}).get(key, {}), **(a.qrels or {}).get(key, {})} for key in a.content}
-    if qrels or all(answer in labels[key] for arm in arms for key, answer in arm.items()):
+    labels = {key: {**(b.qrels or {}).get(key, {}), **(a.qrels or {}).get(key, {})} for key in a.content}
+    if all(answer in labels[key] for arm in arms for key, answer in arm.items()):
         right = [{key: labels[key].get(answer, 0) > 0 for key, answer in arm.items()} for arm in arms]
     evidence = evidence_of_answers(*arms, right=(right[0], right[1]) if right else None)
-    return PartDiff(name=name, inputs=name.partition("#")[0], evidence=evidence)
+    return PartDiff(name=name, inputs=name, evidence=evidence)
 
 
 def _of_samples(name: str, a: Part, b: Part) -> list[PartDiff]:
@@ -244,7 +236,7 @@ def estimate_of(metric: Metric, part: PartDiff) -> Estimate:
 def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
     """A metric over the inputs of all parts that have evidence, where every input counts once.
 
-    Parts that hold the same inputs (experiments of mteb, filters of lm-eval) are averaged first, input by input: a
+    Parts that hold the same inputs (filters of lm-eval) are averaged first, input by input: a
     mean of means, with a bootstrap interval over inputs.
     """
     groups: dict[str, list[Evidence]] = {}

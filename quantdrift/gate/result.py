@@ -1,18 +1,12 @@
-"""The result of a gate, and the JSON file that holds it: one shape, which is written and read back."""
+"""The result of a gate, and what the JSON file of it holds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, InstanceOf, PlainSerializer, TypeAdapter, ValidationError
-
-from quantdrift.base.errors import QuantDriftError, RunError
-from quantdrift.base.records import Real, Share, Whole, problem_of, read_json
-from quantdrift.gate.rules import Rule, parse_rule
+from quantdrift.gate.rules import Rule
 from quantdrift.runs.changes import Changed
-from quantdrift.statistics.estimates import Estimate
+from quantdrift.statistics.estimates import Estimate, as_json
 
 ALPHA = 0.05
 
@@ -21,10 +15,6 @@ Verdict = Literal["pass", "fail", "underpowered", "incomparable", "error"]
 
 EXIT_CODES: dict[Verdict, int] = {"pass": 0, "fail": 1, "error": 2, "incomparable": 3, "underpowered": 4}
 """What the command ends with."""
-
-_Rule = Annotated[InstanceOf[Rule], BeforeValidator(lambda text: parse_rule(str(text))), PlainSerializer(str)]
-_Estimate = Annotated[Estimate, PlainSerializer(Estimate.to_json)]
-_Text = Annotated[str, Field(max_length=10_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +40,25 @@ class Judgement:
         inputs: some that are worse than in the baseline, the worst first.
     """
 
-    rule: _Rule
+    rule: Rule
     outcome: Verdict
-    reason: _Text
-    n: Whole = 0
-    now: _Estimate | None = None
-    before: Real | None = None
-    difference: _Estimate | None = None
-    worse: Whole | None = None
-    better: Whole | None = None
-    set_aside: Whole = 0
-    p_worse: Share | None = None
-    p_worse_holm: Share | None = None
-    p_no_worse: Share | None = None
-    needed: Whole | None = None
+    reason: str
+    n: int = 0
+    now: Estimate | None = None
+    before: float | None = None
+    difference: Estimate | None = None
+    worse: int | None = None
+    better: int | None = None
+    set_aside: int = 0
+    p_worse: float | None = None
+    p_worse_holm: float | None = None
+    p_no_worse: float | None = None
+    needed: int | None = None
     inputs: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**as_json(self), "rule": str(self.rule)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +78,7 @@ class Worst(Changed):
 class Earlier:
     """The run that a baseline was written of, by its spec."""
 
-    spec: _Text | None
+    spec: str | None
 
 
 def slices_of_failed(judgements: Sequence[Judgement]) -> list[str]:
@@ -115,20 +109,18 @@ class GateResult:
         accept_underpowered: whether too few inputs end in success.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(allow_inf_nan=False)
-
     verdict: Verdict
-    spec: _Text | None
-    data: _Text
+    spec: str | None
+    data: str
     baseline: Earlier | None = None
-    n_inputs: Whole
-    alpha: Share = ALPHA
-    path: _Text | None = None
+    n_inputs: int
+    alpha: float = ALPHA
+    path: str | None = None
     differs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    n_changed: Whole
-    n_new: Whole | None = None
-    n_answers_changed: Whole | None = None
+    n_changed: int
+    n_new: int | None = None
+    n_answers_changed: int | None = None
     rules: tuple[Judgement, ...]
     worst: tuple[Worst, ...] = ()
     accept_underpowered: bool = False
@@ -145,29 +137,5 @@ class GateResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object, in which the exit code says whether too few inputs are accepted."""
-        content = _shape().dump_python(self, exclude={"accept_underpowered"})
+        content = {name: value for name, value in as_json(self).items() if name != "accept_underpowered"}
         return {"verdict": self.verdict, "exit_code": self.exit_code, **content}
-
-
-@cache
-def _shape() -> TypeAdapter[GateResult]:
-    return TypeAdapter(GateResult)
-
-
-def read_result(path: Path) -> GateResult:
-    """Read what `quantdrift gate --report FILE.json` wrote.
-
-    Raises:
-        RunError: it holds something else.
-    """
-    expected = f"expected a run folder, or the result of a gate (quantdrift gate ... --report FILE.json); {path}"
-    try:
-        content = read_json(path, strict=True)
-        result = _shape().validate_python(content)
-    except ValidationError as problem:
-        raise RunError(f"{expected} holds something else: {problem_of(problem)}") from problem
-    except OSError as problem:
-        raise RunError(f"{expected} cannot be read ({problem.strerror})") from problem
-    except (ValueError, QuantDriftError) as problem:
-        raise RunError(f"{expected} holds something else: {problem}") from problem
-    return replace(result, accept_underpowered=content.get("exit_code") == EXIT_CODES["pass"])

@@ -39,12 +39,7 @@ class Items:
 
 
 def changes_of(
-    changed: Sequence[Changed],
-    *,
-    arms: tuple[str, str],
-    right: str,
-    texts: Texts | None = None,
-    evidence: Evidence | None = None,
+    changed: Sequence[Changed], *, arms: tuple[str, str], right: str, texts: Texts, evidence: Evidence
 ) -> dict[str, Any]:
     """Changed inputs as JSON, in their order.
 
@@ -52,14 +47,13 @@ def changes_of(
         changed: the inputs.
         arms: what the reference and the candidate are called.
         right: what a right answer is called: "relevant", "the right class".
-        texts: what inputs and items say, if that is known.
-        evidence: of the run that they are of, for both rankings; the first answers alone without it.
+        texts: what inputs and items say.
+        evidence: of the run that they are of, for both rankings.
     """
-    items = Items(texts=texts or Texts(told=""))
+    items = Items(texts=texts)
     kinds = Counter(change.kind for change in changed)
-    listed = [entry_of(change, items) for change in changed[:MOST]]
-    if evidence is not None:
-        add_rankings(listed, changed, evidence, items)
+    listed = [_entry_of(change, items) for change in changed[:MOST]]
+    _add_rankings(listed, changed, evidence, items)
     content = {
         "arms": list(arms),
         "right": right,
@@ -67,10 +61,10 @@ def changes_of(
         "kinds": {kind: kinds[kind] for kind in KINDS if kinds[kind]},
         "changed": listed,
     }
-    return with_texts(content, changed, items)
+    return _with_texts(content, changed, items)
 
 
-def with_texts(content: dict[str, Any], changed: Sequence[Changed], items: Items) -> dict[str, Any]:
+def _with_texts(content: dict[str, Any], changed: Sequence[Changed], items: Items) -> dict[str, Any]:
     """The content with the texts that fit in a page, the names of its items, and what is left out."""
     notes = [f"The worst {MOST:,} of {len(changed):,} are listed."] if len(changed) > MOST else []
     inputs, texts_of_items, left_out = _texts(changed[:MOST], items, _ROOM - json_size(content))
@@ -82,7 +76,7 @@ def with_texts(content: dict[str, Any], changed: Sequence[Changed], items: Items
     return {**content, "items": [list(item) for item in zip(names, texts_of_items, strict=True)], "notes": notes}
 
 
-def entry_of(change: Changed, items: Items) -> dict[str, Any]:
+def _entry_of(change: Changed, items: Items) -> dict[str, Any]:
     """An input that changed, without its text and rankings."""
     facts = {
         "kind": change.kind,
@@ -96,7 +90,7 @@ def entry_of(change: Changed, items: Items) -> dict[str, Any]:
     return {"id": name, **{name: value for name, value in facts.items() if value is not None}}
 
 
-def add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evidence: Evidence, items: Items) -> None:
+def _add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evidence: Evidence, items: Items) -> None:
     """The first ranks of both arms, and the relevant items that are below them.
 
     Of a rank: the item, the reference's score, the candidate's, its grade, its rank in the other arm.

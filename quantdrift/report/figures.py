@@ -4,13 +4,10 @@ Colours are told apart by colour-blind readers: those of Okabe and Ito for categ
 darker. A spec names none of them: it says what they are for, and the theme has them.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 from math import ceil, floor, isfinite, log10
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -21,11 +18,6 @@ from quantdrift.base.records import whole_file
 from quantdrift.evidence.perturbation import flips, separation_ratio
 from quantdrift.evidence.record import Evidence
 from quantdrift.scheme import DEFAULT_GROUP_SIZE, Scheme
-from quantdrift.statistics.conformal import confidence_in
-from quantdrift.trust.certify import certify
-from quantdrift.trust.rescoring import given_back
-from quantdrift.trust.router import percentile_threshold
-from quantdrift.trust.sweep import sweep
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
@@ -109,40 +101,23 @@ def drawn(figure: Figure, form: PictureForm) -> bytes:
 
 
 def write_pictures(figures: Iterable[Figure], folder: Path, form: PictureForm) -> list[Path]:
-    """Write every chart into a folder, those with a choice once for each, and say which files these are.
+    """Write every chart into a folder, those with a choice as they are at first, and say which files these are.
 
     Raises:
         RunError: they cannot be written.
     """
     written = []
-    for variant in chain.from_iterable(map(variants, figures)):
-        place = folder / f"{variant.name}.{form}"
-        picture = drawn(variant, form)
+    for figure in figures:
+        place = folder / f"{figure.name}.{form}"
+        picture = drawn(figure, form)
         with whole_file(place) as partial:
             partial.write_bytes(picture)
         written.append(place)
     return written
 
 
-def variants(figure: Figure) -> list[Figure]:
-    """The figure once for each choice that it offers, as a picture shows one only."""
-    params = figure.spec.get("params", [])
-    options = [option for param in params for option in param.get("bind", {}).get("options", [])]
-    return [
-        replace(
-            figure,
-            name=f"{figure.name}-{number}-{re.sub('[^a-z0-9]+', '-', option.lower())[:40]}".strip("-"),
-            title=f"{figure.title}: {option}",
-            spec={**figure.spec, "params": [{"name": param["name"], "value": option} for param in params]},
-        )
-        for number, option in enumerate(options, 1)
-    ] or [figure]
-
-
 # --- the parts of specs ---------------------------------------------------------------------------
 
-MOST_COLOURS = len(_CATEGORIES[False])
-MOST_SHAPES = 6
 WIDE = 520
 PERCENT = {"format": ".0%", "grid": True}
 Values = Sequence[Mapping[str, Any]]
@@ -234,13 +209,6 @@ def marked(axis: str, place: float, text: str) -> list[Spec]:
 
 # --- the names of schemes -------------------------------------------------------------------------
 
-_WIDTH = re.compile(r"W([\d.]+)(?:A\d)?$")
-
-
-def widths_first(names: Iterable[Any]) -> list[str]:
-    """Widths from the largest down, then other names as they come."""
-    return sorted(in_order(names), key=lambda name: -float(width[1]) if (width := _WIDTH.match(name)) else 0.0)
-
 
 def width_of(scheme: Scheme) -> str:
     """The bits of a scheme as a spec spells them: W4, W3.5, W4A8."""
@@ -256,146 +224,6 @@ def method_of(scheme: Scheme, *, granularity: bool = False) -> str:
 def short(scheme: Scheme) -> str:
     """A scheme without the usual group size."""
     return str(scheme) if scheme.full_precision else f"{width_of(scheme)}-{method_of(scheme)}"
-
-
-# --- layers ---------------------------------------------------------------------------------------
-
-
-def layers(allocations: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Bits of every layer and, where it was recorded, what its quantization costs; by the name of a run.
-
-    Args:
-        allocations: what run.json records as quantization.allocation.
-    """
-    values: list[dict[str, Any]] = []
-    for name, allocation in allocations.items():
-        losses: Mapping[str, float] = allocation.get("losses") or {}
-        total = sum(losses.values()) or 1.0
-        for place, (path, width) in enumerate(allocation["widths"].items(), 1):
-            kind, share = path.rpartition(".")[2] or path, losses[path] / total if path in losses else None
-            values.append({"run": name, "place": place, "layer": path, "kind": kind, "bits": width, "share": share})
-    kinds = in_order(row["kind"] for row in values)
-    shared = {
-        "x": {
-            "field": "place",
-            "type": "ordinal",
-            "axis": {"labelOverlap": True, "labelAngle": 0, "ticks": False},
-            "title": "layer, in the model's order",
-        },
-        "tooltip": tooltip(layer="layer", bits="bits:d", share="share of the loss:.2%"),
-    }
-    if len(kinds) <= MOST_COLOURS:
-        shared["color"] = named("kind", "kind of layer", sort=kinds)
-    bars = [amount("bits", "bits per weight", axis={"tickMinStep": 1})]
-    below = "What each layer's quantization costs was not recorded in these runs."
-    if any(row["share"] is not None for row in values):
-        bars.append(amount("share", "share of the loss", axis={"format": ".0%"}))
-        below = (
-            "Below: its share of the loss that the criterion expects if all layers have the least bits; layers that "
-            "cost much for their size get more."
-        )
-    return Figure(
-        name="layers",
-        title="Which layers get more bits",
-        caption=f"Above: bits per weight of every layer. {below}",
-        spec=spec_of(
-            values,
-            **choice("run", in_order(allocations), "run"),
-            vconcat=[{"width": 720, "height": 130, **layer("bar", {**shared, "y": y})} for y in bars],
-        ),
-    )
-
-
-# --- trust ----------------------------------------------------------------------------------------
-
-LEVELS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
-PERCENTILES = (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 75.0, 90.0)
-
-Points = Sequence[tuple[float, float | None]]
-"""Of a line: level, or share of the inputs that full precision answers; and share of the answers, None where it is
-undefined."""
-Lines = Mapping[tuple[str, str], Points]
-"""By model and scheme."""
-
-
-def mean_points(several: Sequence[Points]) -> Points:
-    """The mean of the lines of one scheme, over corpora; defined where all are."""
-    means: list[tuple[float, float | None]] = []
-    for points in zip(*several, strict=True):
-        values = [y for _, y in points if y is not None]
-        means.append((fmean(x for x, _ in points), fmean(values) if len(values) == len(points) else None))
-    return means
-
-
-def coverage_of(evidence: Evidence) -> Points:
-    """Share of the answers that the stability check accepts at each of LEVELS; None where inputs are too few."""
-    return [(entry.alpha, entry.coverage.value) for entry in certify(evidence, LEVELS).certificates]
-
-
-def routing_of(evidence: Evidence) -> Points:
-    """At each of PERCENTILES of the gap: share that full precision answers, share of the changes undone.
-
-    Of a search, the candidate's first 10 items (5, if fewer are stored) are rescored.
-    """
-    if evidence.confidence is not None:
-        swept = sweep(evidence, scores=("gap",), percentiles=PERCENTILES)
-        return [(float(point.routed.value or 0.0), point.changes.value) for point in swept]
-    confidence, changed, (back, _) = confidence_in(evidence, "gap"), flips(evidence), given_back(evidence)
-    points: list[tuple[float, float | None]] = []
-    for percentile in PERCENTILES:
-        rows = confidence < percentile_threshold(confidence, percentile)
-        points.append((float(rows.mean()), float((rows & back)[changed].mean()) if changed.any() else None))
-    return points
-
-
-def coverage_chart(lines: Lines) -> Figure:
-    """Chart the answers that the stability check accepts, by level."""
-    return _curves(
-        lines,
-        name="stability",
-        title="How many answers can be trusted",
-        x="level",
-        x_axis={"scale": {"type": "log"}, "axis": {"format": "~%", "values": [0.01, 0.02, 0.05, 0.1, 0.2, 0.5]}},
-        y="accepted answers",
-        caption="The stability check accepts an answer if the candidate's own lead reaches a threshold that is set "
-        "without labels. The level is the share of all answers that may be accepted though they changed. Higher is "
-        "better.",
-    )
-
-
-def routing_chart(lines: Lines) -> Figure:
-    """Chart the top-1 changes that come back, by the share of inputs that full precision answers."""
-    return _curves(
-        lines,
-        name="routing",
-        title="What deferring to full precision gives back",
-        x="inputs deferred, least sure first",
-        x_axis={"axis": PERCENT},
-        y="top-1 changes that come back",
-        caption="The inputs on which the candidate is least sure are deferred to full precision; of a search, it "
-        "rescores the candidate's first items. The dotted line is what a random choice of inputs would give back.",
-        diagonal=True,
-    )
-
-
-def _curves(lines: Lines, *, x: str, y: str, x_axis: Mapping[str, Any], diagonal: bool = False, **texts: str) -> Figure:
-    values = [
-        {"model": model, "scheme": scheme, "width": scheme.partition("-")[0], "x": place, "y": value}
-        for (model, scheme), points in lines.items()
-        for place, value in points
-        if value is not None
-    ]
-    encoding = {"x": amount("x", x, **x_axis), "y": amount("y", y, axis=PERCENT, scale={"domain": [0, 1]})}
-    lines_by_width = {
-        "color": named("width", "bits", sort=widths_first(row["width"] for row in values)),
-        "detail": {"field": "scheme"},
-        "tooltip": tooltip(model="model", scheme="scheme", x=f"{x}:.1%", y=f"{y}:.1%"),
-    }
-    parts = [layer("line", {**encoding, **lines_by_width}, point={"size": 25}, strokeWidth=1.5, opacity=0.8)]
-    if diagonal:
-        ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
-        parts.append({"data": {"values": ends}, **layer("line", encoding, style="guide", strokeDash=[2, 3])})
-    return Figure(spec=by_model(in_order(model for model, _ in lines), parts, values), **texts)
 
 
 # --- a run ----------------------------------------------------------------------------------------

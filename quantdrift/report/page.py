@@ -88,10 +88,9 @@ class Page:
         numbers: of the first screen.
         steps: what to do.
         sections: the rest, in order.
-        home: whether it is one of several pages of a server, whose first is "/"; a file stands alone.
     """
 
-    kind: Literal["run", "study", "gate", "view"]
+    kind: Literal["run", "study"]
     title: str
     word: str
     tone: Tone
@@ -102,7 +101,6 @@ class Page:
     numbers: Sequence[Number] = ()
     steps: Sequence[Step] = ()
     sections: Sequence[Section] = ()
-    home: bool = False
 
 
 def render(page: Page) -> str:

@@ -4,7 +4,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from quantdrift.base.text import counted, percent, some
@@ -27,7 +26,6 @@ from quantdrift.study.results import Result, metrics_of
 
 WORST = 5
 """Changed inputs that are listed of every run."""
-_MOST_ALLOCATIONS = 24
 _CELL_METRICS = (
     "flip@1", "noise_floor", "gold_lost@1", "change.ndcg@10", "change.accuracy", "separation", "at_risk",
 )  # fmt: skip
@@ -43,13 +41,11 @@ class _Seen:
     run: Run
     tone: Tone
     part: Section
-    coverage: figures.Points
-    routing: figures.Points
 
     @property
-    def line(self) -> tuple[str, str]:
-        """The line of a chart that it is a part of: model and scheme."""
-        return self.result.cell.model, figures.short(self.result.parsed)
+    def scheme(self) -> str:
+        """Its scheme as charts name it."""
+        return figures.short(self.result.parsed)
 
 
 def page_of(folder: StudyFolder) -> Page:
@@ -95,7 +91,7 @@ def page_of(folder: StudyFolder) -> Page:
                 figures=[heat_map(results, {name: f"#{link}" for name, link in links.items()})],
             ),
             Section(name="run", title="The run chosen", parts=[run.part for run in seen]),
-            *_charts(results, seen),
+            *(_charts(results) if seen else []),
             _table(results, links),
             *([_missing(folder, missing)] if missing else []),
         ],
@@ -137,10 +133,7 @@ def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts)
         about=[judged.sentence],
         grids=[Grid(head=["metric", "value (95 % interval)", "inputs"], rows=metrics), worst],
     )
-    routing = figures.routing_of(evidence) if evidence.exact else ()
-    return _Seen(
-        result=result, run=run, tone=judged.tone, part=part, coverage=figures.coverage_of(evidence), routing=routing
-    )
+    return _Seen(result=result, run=run, tone=judged.tone, part=part)
 
 
 # --- the first screen -----------------------------------------------------------------------------
@@ -150,8 +143,7 @@ def _tones(seen: Sequence[_Seen]) -> dict[str, Tone]:
     """Every scheme by its worst run, those of most bits first."""
     tones: dict[str, Tone] = {}
     for run in sorted(seen, key=lambda run: by_width(run.result)):
-        _, scheme = run.line
-        tones[scheme] = min(tones.get(scheme, "good"), run.tone, key=_TONES.index)
+        tones[run.scheme] = min(tones.get(run.scheme, "good"), run.tone, key=_TONES.index)
     return tones
 
 
@@ -178,7 +170,7 @@ def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
     for tone, head in heads.items():
         names = []
         for scheme in (name for name, its in schemes.items() if its == tone):
-            flips = [run.result.metrics["flip@1"].value for run in seen if run.line[1] == scheme]
+            flips = [run.result.metrics["flip@1"].value for run in seen if run.scheme == scheme]
             rates = [rate for rate in flips if rate is not None] or [0.0]
             low, high = (f"{100 * end:.1f}" for end in (min(rates), max(rates)))
             names.append(f"{scheme} ({low if low == high else f'{low} to {high}'} %)")
@@ -224,39 +216,11 @@ def _missing_words(missing: Sequence[Result]) -> Iterator[str]:
 # --- below ----------------------------------------------------------------------------------------
 
 
-def _charts(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Section]:
-    if seen:
-        yield Section(name="rates", title="Quantizers and widths", figures=[change_rates(results)])
-        yield Section(name="bits", title="Bits against damage", figures=[pareto(results)])
-        if any(result.bytes_per_document is not None for result in results):
-            stored = [pareto(results, stored=True)]
-            yield Section(name="stored", title="Stored bytes against damage", figures=stored)
-    widths = {
-        _name_on_data(run.result): allocation
-        for run in seen
-        if (allocation := (run.run.record.get("quantization") or {}).get("allocation")) and allocation.get("widths")
-    }
-    if widths:
-        figure = figures.layers(dict(islice(widths.items(), _MOST_ALLOCATIONS)))
-        yield Section(name="layers", title="Bits of the layers", figures=[figure])
-    if exact := [run for run in seen if run.routing]:
-        yield Section(
-            name="trust",
-            title="Answers that can be trusted, or deferred",
-            about=["Each line is a scheme, the mean over the corpora."],
-            figures=_trust(exact),
-        )
-
-
-def _trust(seen: Sequence[_Seen]) -> list[figures.Figure]:
-    groups: dict[tuple[str, str], list[_Seen]] = {}
-    for run in sorted(seen, key=lambda run: by_width(run.result)):
-        groups.setdefault(run.line, []).append(run)
-    coverage, routing = (
-        {line: figures.mean_points([getattr(run, points) for run in group]) for line, group in groups.items()}
-        for points in ("coverage", "routing")
-    )
-    return [figures.coverage_chart(coverage), figures.routing_chart(routing)]
+def _charts(results: Sequence[Result]) -> list[Section]:
+    return [
+        Section(name="rates", title="Quantizers and widths", figures=[change_rates(results)]),
+        Section(name="bits", title="Bits against damage", figures=[pareto(results)]),
+    ]
 
 
 _NAMES = (Column("run", _name), Column("data", "cell.data.called", kind="words"))

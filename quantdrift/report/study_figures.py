@@ -99,7 +99,6 @@ class Averaged:
         high: likewise.
         n: how many runs.
         bits: mean bits per weight, scales counted; None where that is not known.
-        size: mean bytes of a stored document, likewise.
     """
 
     model: str
@@ -109,7 +108,6 @@ class Averaged:
     high: float | None
     n: int
     bits: float | None
-    size: float | None
 
 
 def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
@@ -125,7 +123,6 @@ def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
         mean, error = fmean(values), standard_error(values)
         single = members[0].metrics[metric]
         bits = [bits for result in members if (bits := result.bits("linear_with_scales")) is not None]
-        sizes = [size for result in members if (size := result.bytes_per_document) is not None]
         averages.append(
             Averaged(
                 model=model,
@@ -135,7 +132,6 @@ def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
                 high=single.high if error is None else mean + error,
                 n=len(values),
                 bits=fmean(bits) if len(bits) == len(members) else None,
-                size=fmean(sizes) if len(sizes) == len(members) else None,
             )
         )
     return averages
@@ -182,16 +178,10 @@ def change_rates(results: Sequence[Result]) -> figures.Figure:
     )
 
 
-def pareto(results: Sequence[Result], *, stored: bool = False) -> figures.Figure:
-    """Bits per weight against top-1 changes; what nothing beats is joined, and allocations have another mark.
-
-    Args:
-        results: cells that are done.
-        stored: bytes of a stored document in place of bits per weight.
-    """
-    costs = [(rate, rate.size if stored else rate.bits) for rate in averaged(results, "flip@1")]
-    rates = sorted(((rate, cost) for rate, cost in costs if cost is not None), key=lambda pair: pair[1])
-    of = "bytes a document" if stored else "bits per weight"
+def pareto(results: Sequence[Result]) -> figures.Figure:
+    """Bits per weight against top-1 changes; what nothing beats is joined, and allocations have another mark."""
+    known = [(rate, rate.bits) for rate in averaged(results, "flip@1") if rate.bits is not None]
+    rates = sorted(known, key=lambda pair: pair[1])
     kinds = ["one width", "widths chosen per layer"]
     values = [
         {
@@ -215,7 +205,7 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> figures.Figure
     place = {
         "x": figures.amount(
             "bits",
-            of if stored else f"{of}, scales counted",
+            "bits per weight, scales counted",
             scale={"zero": False, "nice": True, "padding": 24},
             axis={"tickCount": 8},
         ),
@@ -226,7 +216,7 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> figures.Figure
         "color": figures.named("kind", scale={"domain": kinds}),
         "shape": figures.named("kind", scale={"domain": kinds}),
         "opacity": {"condition": {"test": "datum.best", "value": 1}, "value": 0.4},
-        "tooltip": figures.tooltip(model="model", scheme="scheme", bits=f"{of}:.2f", **_ENDS),
+        "tooltip": figures.tooltip(model="model", scheme="scheme", bits="bits per weight:.2f", **_ENDS),
     }
     names = {**place, "text": {"field": "scheme"}}
     layers = [
@@ -239,9 +229,9 @@ def pareto(results: Sequence[Result], *, stored: bool = False) -> figures.Figure
     ]
     mean = ", mean over the corpora" if any(rate.n > 1 for rate, _ in rates) else ""
     return figures.Figure(
-        name="pareto-stored" if stored else "pareto",
-        title="What bytes buy" if stored else "What bits buy",
-        caption=f"Each point is a scheme: its {of}, and the top-1 changes{mean}. Left and low is best. The "
+        name="pareto",
+        title="What bits buy",
+        caption=f"Each point is a scheme: its bits per weight, and the top-1 changes{mean}. Left and low is best. The "
         "line joins the schemes that no other one beats in both; the others are pale.",
         spec=figures.by_model(figures.in_order(rate.model for rate, _ in rates), layers, values),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from math import log10
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,16 @@ from quantdrift.report import figures as charts
 from quantdrift.report.figures import Figure, amount, layer, marked, tooltip
 from quantdrift_paper.capture import Captured
 from quantdrift_paper.law import LawPoint, on_the_axis, study_law
+
+_COLOURS, _SHAPES = 8, 6
+"""Groups that colours, and shapes, tell apart."""
+_WIDTH = re.compile(r"W([\d.]+)(?:A\d)?$")
+
+
+def _widths_first(names: Iterable[Any]) -> list[str]:
+    """Widths from the largest down, then other names as they come."""
+    names = charts.in_order(names)
+    return sorted(names, key=lambda name: -float(width[1]) if (width := _WIDTH.match(name)) else 0.0)
 
 
 def law_chart(points: Sequence[LawPoint], links: Mapping[Path, str], models: Mapping[Path, str]) -> Figure:
@@ -34,8 +45,8 @@ def law_chart(points: Sequence[LawPoint], links: Mapping[Path, str], models: Map
         """The first field that has several values, but not too many."""
         return next((name for name in names if 1 < len({row[name] for row in values}) <= most), None)
 
-    colour = told_apart(charts.MOST_COLOURS, "family", "model", "data", "width")
-    shape = told_apart(charts.MOST_SHAPES, *(name for name in ("width", "data") if name != colour))
+    colour = told_apart(_COLOURS, "family", "model", "data", "width")
+    shape = told_apart(_SHAPES, *(name for name in ("width", "data") if name != colour))
     x, y = amount("separation", "median separation ratio"), amount("rate", "changed first answers", axis=charts.PERCENT)
     x |= {"scale": {"type": "log"}, "axis": {"values": [10.0**power for power in range(-6, 7)], "format": "~g"}}
     ends = tooltip(
@@ -46,11 +57,7 @@ def law_chart(points: Sequence[LawPoint], links: Mapping[Path, str], models: Map
     params = []
     for channel, name in (("color", colour), ("shape", shape)):
         if name:
-            encoding[channel] = {
-                "field": name,
-                "type": "nominal",
-                "sort": charts.widths_first(row[name] for row in values),
-            }
+            encoding[channel] = {"field": name, "type": "nominal", "sort": _widths_first(row[name] for row in values)}
     if colour:
         encoding["opacity"] = {"condition": {"param": "picked", "value": 0.85}, "value": 0.12}
         params = [{"name": "picked", "select": {"type": "point", "fields": [colour]}, "bind": "legend"}]

@@ -82,11 +82,7 @@ def _command(line: str) -> dict[str, Any]:
     from quantdrift_paper.__main__ import main as paper  # noqa: PLC0415 -- likewise
 
     words = shlex.split(line)
-    quiet = (
-        ["--quiet"]
-        if words[0] in _MEASURING and not {"results", "--export"} & {*words} and "nowhere" not in line
-        else []
-    )
+    quiet = ["--quiet"] if words[0] in _MEASURING and "results" not in words and "nowhere" not in line else []
     out, err = io.StringIO(), io.StringIO()
     before = sys.argv
     sys.argv = ["quantdrift", *words, *quiet]

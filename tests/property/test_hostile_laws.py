@@ -100,7 +100,7 @@ def test_a_hostile_file_of_ours(written: dict[str, Written], name: str) -> None:
         "check": ("certify", run, "--check", place.file),
         "router": None,
         "baseline": ("gate", run, "--baseline", place.file, "--json"),
-        "allocation": ("allocate", "--export", place.file, "--format", "gptqmodel"),
+        "allocation": None,
     }
     try:
         for seed in range(EXAMPLES):

@@ -11,11 +11,9 @@ from hypothesis.extra import numpy as hnp
 
 from quantdrift.evidence.perturbation import flips
 from quantdrift.features.route.advice import operating_point, relative_cost
-from quantdrift.features.route.rescoring import rescore
-from quantdrift.metrics import parse_metric
 from quantdrift.statistics.conformal import CONFIDENCES, confidence_in
 from quantdrift.trust.router import GapRouter
-from support.routing_samples import classified, searched
+from support.routing_samples import classified
 
 # few values, so that there are ties of all kinds; quarters, so that differences are exact
 VALUES = st.integers(-8, 8).map(lambda value: value / 4)
@@ -63,27 +61,3 @@ def test_the_threshold_for_a_share_reaches_it_and_no_smaller_one_does(sample: An
     assert (changed & (confidence < router.threshold)).sum() >= wanted
     smaller = np.nextafter(router.threshold, -np.inf)
     assert (changed & (confidence < smaller)).sum() < wanted + 2e-6
-
-
-@given(arms(items=7), st.integers(1, 7), st.floats(0, 100))
-def test_rescoring_of_evidence_is_what_sorting_by_hand_gives(sample: Any, k: int, percentile: float) -> None:
-    reference, candidate, relevant = sample
-    evidence = searched(reference, candidate, relevant)
-    k, n_items = min(k, evidence.depth), reference.shape[1]
-    order = np.argsort(-candidate, axis=1, kind="stable")
-    rescored = GapRouter.at_percentile(evidence, percentile).routes(candidate)
-    positions = order.copy()
-    for row in np.flatnonzero(rescored):
-        positions[row, :k] = sorted(order[row, :k], key=lambda item, row=row: (-reference[row, item], item))
-    (said,) = rescore(evidence, percentiles=[percentile], depths=[k])
-    assert rescored.mean() == pytest.approx(said.encoded)
-    changed = flips(evidence)
-    if changed.any():
-        restored = positions[:, 0] == reference.argmax(1)
-        assert restored[changed].mean() == pytest.approx(said.restored)
-        assert restored[~changed].all()  # what had not changed still has not
-    discounts = 1 / np.log2(np.arange(2, n_items + 2))
-    gains = [(ranked == relevant[:, None]) @ discounts for ranked in (positions, order)]
-    before = parse_metric("ndcg@10")(evidence).value
-    assert before == pytest.approx(gains[1].mean())
-    assert said.change == pytest.approx((gains[0] - gains[1]).mean(), abs=1e-12)

@@ -14,6 +14,6 @@ MODEL_FILE = ModelFile(
     companions=("*.json", "*.txt", "*.model", "{file}_data*", "{file}.data*"),
     encoder="quantdrift.builtin.onnx.opening:load_encoder",
     classifier="quantdrift.builtin.onnx.opening:load_classifier",
-    save="quantdrift.features.export.onnx:save_onnx",
+    save="quantdrift.builtin.onnx.saving:save_onnx",
     load="quantdrift.builtin.onnx.running:load_onnx",
 )

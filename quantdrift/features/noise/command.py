@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from quantdrift.base.display import clean
 from quantdrift.base.errors import QuantDriftError
@@ -18,18 +17,12 @@ from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, metric_columns, table
 from quantdrift.spec.grammar import is_endpoint, parse
 
-if TYPE_CHECKING:
-    from quantdrift.runs.folder import Run
-
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseOptions(OnSchemes):
     """The options of `quantdrift noise`."""
 
     model: str = argument("MODEL: Model at full precision, without a scheme")
-    against: Path | None = option(
-        "RUN: A run of the model on the same data, whose flip rate is held against the noise."
-    )
     out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/MODEL_on_DATA-DIGEST_noise.")
 
 
@@ -53,13 +46,12 @@ def command(options: NoiseOptions) -> Output:
     dataset = of_texts(options.dataset, "noise")
     from quantdrift.candidate.refusals import check_pair
     from quantdrift.cli.studying import measured_schemes
-    from quantdrift.features.noise.study import METRICS, SCHEMES, run_on
+    from quantdrift.features.noise.study import METRICS, SCHEMES
     from quantdrift.metrics import parse_metric
     from quantdrift.statistics.estimates import as_json
     from quantdrift.study.folder import open_study
     from quantdrift.study.results import results_of
 
-    against = None if options.against is None else run_on(options.against, dataset.fingerprint, options.model)
     metrics = list(map(parse_metric, METRICS))
     path = options.out or RUNS / f"{slug(options.model)}_on_{slug(dataset.name)}-{dataset.fingerprint[:8]}_noise"
     check_pair(parse(f"{options.model}@{SCHEMES[0]}"), dataset)
@@ -78,13 +70,13 @@ def command(options: NoiseOptions) -> Output:
         },
         title=f"{clean(options.model)} on {dataset.name}: float32, batches of {options.batch_size}, against others",
         grids=[table(columns, ways)],
-        lines=_words({label: estimates["flip@1"].value for label, estimates in ways}, against),
+        lines=_words({label: estimates["flip@1"].value for label, estimates in ways}),
         next=[f"\nas a page for a browser: quantdrift report {shlex.quote(str(path))}"],
     )
 
 
-def _words(rates: Mapping[str, float | None], run: Run | None) -> list[str]:
-    """What the noise is, and a line on the flip rate of a run."""
+def _words(rates: Mapping[str, float | None]) -> list[str]:
+    """What the noise is."""
     flips = {label: flip for label, flip in rates.items() if flip is not None}
     noise = {label: flip for label, flip in flips.items() if "padding" not in label}
     if not noise:
@@ -99,8 +91,4 @@ def _words(rates: Mapping[str, float | None], run: Run | None) -> list[str]:
             f"Padding on the other side changes {percent(padded)}: this model counts positions from the left edge, "
             "padding included, so that is another model and no noise. Pad on the side that it was trained with."
         )
-    if run is not None and (flip := run["flip@1"].value) is not None:
-        above = [label for label, other in noise.items() if other >= flip]
-        than = f"no more than {', '.join(above)} does" if above else "more than any of these"
-        lines.append(f"{run.record['spec']} changes {percent(flip)}: {than}.")
     return lines

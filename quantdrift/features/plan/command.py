@@ -6,7 +6,7 @@ from pathlib import Path
 
 from quantdrift.asking.ensure import ensure
 from quantdrift.base.display import note
-from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.base.text import counted, percent
 from quantdrift.cli.measuring import default_place
 from quantdrift.cli.options import CONFIG, METRIC, Measuring, OnData, argument, option, prints, share_option
@@ -17,10 +17,10 @@ from quantdrift.gate.rules import Rule, configured, default_rules, parse_rule
 from quantdrift.gate.target import target_of_run
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell
-from quantdrift.runs.folder import Run
+from quantdrift.runs.folder import Run, read_run
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, table
-from quantdrift.spec.grammar import Spec, chooses, parse
+from quantdrift.spec.grammar import Spec, chooses, is_endpoint, parse
 from quantdrift.statistics.standing import MARGIN
 
 LEAST = 20
@@ -41,8 +41,8 @@ class PlanOptions(OnData, Measuring):
     )
     metric: list[str] | None = option(f"{METRIC} By default those of the gate's own rules.")
     rule: list[str] | None = option(
-        "-r --rule RULE: A rule of the gate, such as 'flip@1 <= 0.25' or 'ndcg@10 no worse by 0.03'; may be repeated, "
-        "and replaces the rules of pyproject.toml."
+        "-r --rule RULE: A rule of the gate, such as 'ndcg@10 no worse by 0.03'; may be repeated, and replaces the "
+        "rules of pyproject.toml."
     )
     against: Path | None = option(
         "RUN: A run of the baseline on the same data: how much differs from it is then measured, not assumed."
@@ -61,9 +61,8 @@ def command(options: PlanOptions) -> Output:
     """How many inputs does a verdict of the gate need, and do the data have them?
 
     A pilot is measured: some inputs at random, against the whole corpus. By how much its inputs differ, it is computed
-    how many show "no worse by the margin" (to pass) where neither is better, and "worse" (to fail) where it is by the
-    margin. With --against RUN they are compared with a baseline's; otherwise it is assumed that the baseline changes
-    as many inputs as the pilot, and others.
+    how many show "no worse by the margin" (to pass) where neither is better. With --against RUN they are compared with
+    a baseline's; otherwise it is assumed that the baseline changes as many inputs as the pilot, and others.
 
     Spec, data, rules and level are those of [tool.quantdrift.gate] in pyproject.toml, as of quantdrift gate, where they
     are not given. The run of the pilot is kept, so that another margin, metric or power is answered at once.
@@ -72,8 +71,6 @@ def command(options: PlanOptions) -> Output:
 
     More: docs/guides/ci.md
     """
-    from quantdrift.features.noise.study import run_on
-
     config, _ = configured(options.config)
     if (named := options.spec or config.target) is None:
         raise QuantDriftError(
@@ -90,7 +87,7 @@ def command(options: PlanOptions) -> Output:
             f"an allocation (quantdrift allocate) and plan {spec.model}@allocation.json"
         )
     dataset = options.dataset
-    against = None if options.against is None else run_on(options.against, dataset.fingerprint, spec.model)
+    against = None if options.against is None else _run_on(options.against, dataset.fingerprint, spec.model)
     # what cannot be judged is refused before anything is measured
     rules = _given(options) or _of_file(config.rules, options.margin)
     run = _pilot(spec, dataset, options)
@@ -101,26 +98,39 @@ def command(options: PlanOptions) -> Output:
         target = replace(target, identity=replace(target.identity, data_fingerprint=fingerprint))
     if not rules:
         rules = [replace(rule, number=options.margin or rule.number) for rule in default_rules(target)]
-    margin = options.margin or MARGIN
-    question = Question(there=size_of(dataset), margin=margin, alpha=alpha, power=options.power)
+    question = Question(there=size_of(dataset), alpha=alpha, power=options.power)
     return _shown(run, needed_by(rules, target, baseline, question=question), options, dataset, against)
 
 
+def _run_on(path: Path, fingerprint: str, model: str) -> Run:
+    """Read the run that --against names; refuse one of another model or on other data."""
+    from quantdrift.models.files.named import resolve
+
+    run = read_run(path)
+    if not is_endpoint(model) and run.record["model"].get("canonical") not in {None, resolve(model).canonical}:
+        raise RunError(f"expected --against with a run of {model}; that of {path} is of {run.record['model']['name']}")
+    if run.record["data"].get("fingerprint") != fingerprint:
+        raise RunError(
+            f"expected --against with a run on these data; that of {path} is on other data or a part of them"
+        )
+    return run
+
+
 def _of_file(texts: Sequence[str], margin: float | None) -> list[Rule]:
-    """The rules of pyproject.toml, but for those on a part of the inputs, which are named."""
+    """The rules of pyproject.toml, but for limits and those on a part of the inputs, which are named."""
     rules = [parse_rule(text) for text in texts]
-    if parts := [str(rule) for rule in rules if rule.on is not None]:
-        note(f"a plan is for all inputs; left out: {', '.join(parts)}")
-    margins = {rule: margin or rule.number or MARGIN if rule.compares else rule.number for rule in rules}
-    return [replace(rule, number=number) for rule, number in margins.items() if rule.on is None]
+    planned = [rule for rule in rules if rule.compares and rule.on is None]
+    if others := [str(rule) for rule in rules if rule not in planned]:
+        note(f"a plan is for comparisons of all inputs; left out: {', '.join(others)}")
+    return [replace(rule, number=margin or rule.number or MARGIN) for rule in dict.fromkeys(planned)]
 
 
 def _given(options: PlanOptions) -> list[Rule]:
     """The rules that were asked for by rule or metric, each with a number."""
     rules = [parse_rule(text) for text in options.rule or ()]
     for rule in rules:
-        if rule.on is not None:
-            raise QuantDriftError(f"{rule}: a plan is for all inputs; leave out the slice [{rule.on}]")
+        if rule.on is not None or not rule.compares:
+            raise QuantDriftError(f"{rule}: expected a comparison of all inputs, such as 'flip@1 no worse by 0.03'")
     rules += [Rule(metric=parse_metric(name), test="no worse") for name in options.metric or ()]
     margin = options.margin or MARGIN
     rules = [replace(rule, number=margin if rule.number is None else rule.number) for rule in rules]
@@ -151,7 +161,7 @@ def _shown(run: Run, needs: Sequence[Needed], options: PlanOptions, dataset: Dat
     there, pilot = size_of(dataset), run.record["pilot"]
     most = max((need.to_pass for need in needs if need.to_pass is not None), default=None)
     lines = [*_sentences(needs, options)]
-    if against is None and any(need.rule.compares for need in needs):
+    if against is None:
         lines.append(
             "How much run and baseline differ is assumed: both change as many inputs as the pilot, each its own. "
             "Candidates that are alike need fewer inputs; --against RUN measures it."
@@ -193,7 +203,6 @@ _COLUMNS = (
     Column("pilot (95 %)", lambda need: cell(need.rule.metric, need.pilot)),
     Column("differ", "differs", percent),
     Column("to pass", _to_pass),
-    Column("to fail", "to_fail", lambda n: "-" if n is None else f"{n:,}"),
     Column("smallest margin", "smallest", _up),
     Column("inputs", "enough", lambda enough: "enough" if enough else "too few", kind="words"),
 )
@@ -210,10 +219,9 @@ def _sentences(needs: Sequence[Needed], options: PlanOptions) -> Iterator[str]:
         if harm >= need.margin:
             yield (
                 f"{rule}: in the pilot it is worse by {harm:.3f}, the margin or more; if that is the truth, no number "
-                f"of inputs makes it pass, and about {need.to_fail:,} or fewer make it fail."
+                "of inputs makes it pass."
             )
     yield (
-        f"To pass: shown in {100 * options.power:.0f} % of cases where run and baseline are as good as each other; to "
-        "fail: likewise where the run is worse by the margin. In brackets: where the share that differs is at the ends "
-        "of its 95 % interval."
+        f"To pass: shown in {100 * options.power:.0f} % of cases where run and baseline are as good as each other. In "
+        "brackets: where the share that differs is at the ends of its 95 % interval."
     )

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import RunError
-from quantdrift.features.plan.sample_size import inputs_for_limit, inputs_to_show_worse, smallest_margin
 from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import Matched, match, noisy_inputs
 from quantdrift.gate.rules import NOISE, Rule
 from quantdrift.gate.target import Target
-from quantdrift.metrics import MetricError
 from quantdrift.statistics.estimates import Estimate, as_json, mean_estimate, rate_estimate
 from quantdrift.statistics.verdicts import Spread, inputs_for_mean, inputs_for_rate, shrunken_spread
 
 Values = NDArray[np.float64]
+_MOST = 10**9
+"""Inputs that nobody has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +27,14 @@ class Needed:
 
     Attributes:
         rule: what will be asked.
-        margin: of the rule; of a limit, how far from it the true value is.
+        margin: of the rule.
         pilot: the value in the pilot, with its 95 % interval.
         usable: share of the pilot's inputs that count: with a value, and not set aside as noise.
-        differs: share of these that differ from the baseline; of a limit None.
+        differs: share of these that differ from the baseline.
         difference: of the pilot from the baseline, where there is one.
-        to_pass: inputs to show what the rule asks for; of a limit, to be on the right side of it.
+        to_pass: inputs to show what the rule asks for.
         to_pass_low: the same if the inputs differ as little as the interval of the pilot allows.
         to_pass_high: the same if they differ as much.
-        to_fail: inputs to show "worse", if it is by the margin; of a limit None.
         there: inputs that the data have.
         smallest: the smallest margin that these can show.
         reason: why something is None.
@@ -50,7 +49,6 @@ class Needed:
     to_pass: int | None = None
     to_pass_low: int | None = None
     to_pass_high: int | None = None
-    to_fail: int | None = None
     there: int
     smallest: float | None = None
     reason: str = ""
@@ -71,13 +69,11 @@ class Question:
 
     Attributes:
         there: how many inputs the data have.
-        margin: how far from a limit the true value is.
         alpha: level of the tests.
         power: probability to show what is true, of one rule.
     """
 
     there: int
-    margin: float
     alpha: float
     power: float
 
@@ -87,19 +83,18 @@ def needed_by(
 ) -> list[Needed]:
     """What each rule needs, by the inputs of a pilot.
 
-    A rule that compares is asked twice: how many inputs show "no worse by the margin" if neither is better, at alpha;
-    and how many show "worse" if that is by the margin, at alpha over the number of such rules, as Holm's adjustment
-    asks of the first. Both with the power, which is that of one rule.
+    That is how many inputs show "no worse by the margin" if neither is better, at alpha, with the power, which is that
+    of one rule.
 
     How much the run and its baseline differ is measured where there is a baseline. Otherwise it is taken as if both
     changed as much as the pilot, each on other inputs than the other but for chance; two candidates that are alike
     differ on fewer.
 
     Args:
-        rules: what will be asked.
+        rules: what will be asked, comparisons all.
         pilot: a run on some inputs.
         baseline: a run that has these inputs too.
-        question: inputs of the data, margin, level and power.
+        question: inputs of the data, level and power.
 
     Raises:
         RunError: pilot and baseline are not of the same, or share no inputs.
@@ -110,14 +105,7 @@ def needed_by(
     matched = match(now, before)
     if matched.differs:
         raise RunError(f"the pilot and the run to compare with are not of the same: {'; '.join(matched.differs)}")
-    # a level for the first of all tests, as Holm's adjustment asks for
-    first = question.alpha / max(1, sum(rule.compares for rule in rules))
-    return [
-        _of_comparison(rule, pilot, matched, question, first=first, independent=baseline is None)
-        if rule.compares
-        else _of_limit(rule, pilot, question)
-        for rule in rules
-    ]
+    return [_needed(rule, pilot, matched, question, independent=baseline is None) for rule in rules]
 
 
 def _same_inputs(now: Snapshot, before: Snapshot) -> Snapshot:
@@ -130,12 +118,7 @@ def _same_inputs(now: Snapshot, before: Snapshot) -> Snapshot:
     return before.part(rows)
 
 
-# --- a comparison with a baseline -----------------------------------------------------------------
-
-
-def _of_comparison(
-    rule: Rule, pilot: Target, matched: Matched, question: Question, *, first: float, independent: bool
-) -> Needed:
+def _needed(rule: Rule, pilot: Target, matched: Matched, question: Question, *, independent: bool) -> Needed:
     assert rule.number is not None  # whoever asks gives a margin
     after, before = (side.values[str(rule.metric)] for side in (matched.now, matched.before))
     defined = ~np.isnan(after)
@@ -157,25 +140,43 @@ def _of_comparison(
     if spreads is None:
         return replace(needed, reason="no input of the pilot differs, and nothing bounds by how much")
 
-    def whole(n: int) -> int:
-        return math.ceil(n / usable)
-
     def to_pass(spread: Spread, margin: float) -> int:
         at = {"margin": margin, "alpha": question.alpha, "power": question.power}
-        return whole(inputs_for_rate(spread.share, **at) if rate else inputs_for_mean(spread, span=span, **at))
+        n = inputs_for_rate(spread.share, **at) if rate else inputs_for_mean(spread, span=span, **at)
+        return math.ceil(n / usable)
 
     typical = spreads[0]
     ends = [to_pass(spread, rule.number) for spread in spreads]
-    to_fail = inputs_to_show_worse(typical, difference=rule.number, alpha=first, power=question.power, rate=rate)
     return replace(
         needed,
         differs=typical.share,
         to_pass=ends[0],
         to_pass_low=min(ends),
         to_pass_high=max(ends),
-        to_fail=whole(to_fail),
         smallest=smallest_margin(lambda margin: to_pass(typical, margin), question.there, span=span),
     )
+
+
+def smallest_margin(inputs: Callable[[float], int], n: int, *, span: float) -> float | None:
+    """The smallest margin that takes at most n inputs; None if none below the span does.
+
+    Args:
+        inputs: how many a margin takes; falls as the margin rises.
+        n: how many there are.
+        span: greatest margin; may be infinite.
+    """
+    high = span
+    if math.isinf(span):
+        high = 1.0
+        while inputs(high) > n and high < _MOST:
+            high *= 2
+    low, high = 0.0, high * (1 - 1e-9)
+    if n < 1 or inputs(high) > n:
+        return None
+    while high - low >= 1e-6 * high and high > 1 / _MOST:
+        middle = (low + high) / 2
+        low, high = (low, middle) if inputs(middle) <= n else (middle, high)
+    return high
 
 
 def _changes(rule: Rule, pilot: Target, after: Values) -> Values:
@@ -214,33 +215,3 @@ def _spreads(step: Values, *, span: float, independent: bool, rate: bool) -> tup
     least = Spread(share=min(every), mean_square=min(squared))
     most = Spread(share=max(every), mean_square=max(squared))
     return spreads[0], least, most
-
-
-# --- a limit --------------------------------------------------------------------------------------
-
-
-def _of_limit(rule: Rule, pilot: Target, question: Question) -> Needed:
-    assert rule.number is not None  # a limit has a number
-    needed = Needed(rule=rule, margin=question.margin, pilot=Estimate(value=None), usable=0.0, there=question.there)
-    try:
-        values = pilot.values(rule.metric)
-    except MetricError as error:
-        return replace(needed, reason=str(error))
-    kept = values[~np.isnan(values)]
-    if not len(kept) or rule.metric.kind == "quantile" or not np.isfinite(kept).all():
-        quantile = "a median or quantile has no formula for it" if rule.metric.kind == "quantile" else ""
-        return replace(needed, reason=quantile or rule.metric.family.undefined_when)
-    usable, limit, rate = len(kept) / len(values), rule.number, rule.metric.kind == "rate"
-    sd = float(np.std(kept, ddof=1)) if len(kept) > 1 else rule.metric.span
-
-    def inputs(margin: float) -> int:
-        return math.ceil(inputs_for_limit(limit, sd, margin=margin, power=question.power, rate=rate) / usable)
-
-    estimates: Callable[[Values], Estimate] = rule.metric.estimate
-    return replace(
-        needed,
-        pilot=estimates(kept),
-        usable=usable,
-        to_pass=inputs(question.margin),
-        smallest=smallest_margin(inputs, question.there, span=rule.metric.span),
-    )

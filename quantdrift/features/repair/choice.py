@@ -1,10 +1,9 @@
 """What can be done about the answers that a quantized model changes: configurations of it, and which of them pay.
 
-A configuration is a scheme that spends the same bits otherwise. A deployment is a configuration as it was measured,
-alone or with the inputs that it is least sure of rescored or deferred at full precision.
+A configuration is a scheme that spends the same bits otherwise. A deployment is a configuration as it was measured.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,11 +17,8 @@ from quantdrift.evidence.record import Evidence
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES, Kind
 from quantdrift.scheme import Scheme
-from quantdrift.statistics.conformal import confidence_in
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
 from quantdrift.statistics.paired import paired_rate_difference
-from quantdrift.trust.rescoring import K, within
-from quantdrift.trust.router import percentile_threshold
 
 TRIED = tuple(
     sorted(
@@ -38,27 +34,19 @@ MORE = 0.125
 """Bits a linear weight beyond those of the plain scheme, where no budget is given."""
 WIDTHS = (2, 3, 4, 5, 6, 8)
 """To choose from by gap."""
-SHARES = (0.1, 0.25, 0.5)
-"""Of the inputs that are rescored or deferred where no latency is given; more costs about what full precision does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goals:
-    """What a deployment may cost, and what it is to reach.
+    """What a deployment may cost, and what is tried.
 
     Attributes:
         bits: a linear weight may take, scales counted; an eighth more than the plain scheme takes if None.
-        latency: time that a query may take, relative to the plain scheme; no limit if None.
-        target: share of first answers that may change; the least that can be had if None.
-        speed_up: how many times faster the quantized model is than full precision.
         quantizers: that are tried.
         thorough: whether what takes long is tried, too.
     """
 
     bits: float | None = None
-    latency: float | None = None
-    target: float | None = None
-    speed_up: float
     quantizers: Sequence[str] = TRIED
     thorough: bool = False
 
@@ -139,7 +127,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A configuration on the held-out inputs, alone or with unsure inputs rescored or deferred.
+    """A configuration on the held-out inputs.
 
     Attributes:
         scheme: how the candidate is made.
@@ -147,8 +135,6 @@ class Deployment:
         bits: a linear weight, scales counted.
         all_bits: a parameter of the whole model, likewise.
         vector_bits: a dimension of the stored embeddings; 0 where none are stored.
-        looked: share of the inputs that are rescored or deferred to full precision.
-        cost: time that an input takes, relative to the plain scheme.
         changed: bool [n_inputs], which have another top-1.
         difference: share of them less that of the plain scheme, paired; None for the plain scheme itself.
     """
@@ -158,8 +144,6 @@ class Deployment:
     bits: float
     all_bits: float
     vector_bits: int = 0
-    looked: float = 0.0
-    cost: float = 1.0
     changed: NDArray[np.bool_] = field(repr=False, compare=False)
     difference: Estimate | None = None
 
@@ -175,43 +159,22 @@ class Deployment:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        fields = {name: getattr(self, name) for name in ("run", "bits", "all_bits", "vector_bits", "looked", "cost")}
+        fields = {name: getattr(self, name) for name in ("run", "bits", "all_bits", "vector_bits")}
         difference = self.difference and self.difference.to_json()
         return {"scheme": str(self.scheme), **fields, "flip@1": self.flips.to_json(), "difference": difference}
 
 
-def deployments(
-    scheme: Scheme, evidence: Evidence, bits: Mapping[str, float], run: str, goals: Goals
-) -> Iterator[Deployment]:
-    """What a run was of, alone and with the inputs whose gap is smallest rescored or deferred.
-
-    Full precision answers such an input; of a search it only scores the first 10 documents again. With the query side
-    alone quantized nothing is left to rescore: to ask full precision is to search with it.
-    """
-    changed = np.asarray(perturbation.flips(evidence), dtype=np.bool_)
+def deployment_of(scheme: Scheme, evidence: Evidence, bits: Mapping[str, float], run: str) -> Deployment:
+    """What a run was of."""
     sizes = [size for stage in STAGES.values() if (size := stage.vector_bits(scheme)) is not None]
-    alone = Deployment(
+    return Deployment(
         scheme=scheme,
         run=run,
         bits=bits["linear_with_scales"],
         all_bits=bits["all_parameters"],
         vector_bits=0 if evidence.confidence is not None else min([32, *sizes]),
-        changed=changed,
+        changed=np.asarray(perturbation.flips(evidence), dtype=np.bool_),
     )
-    yield alone
-    if scheme.query_only:
-        return
-    given_back = changed if evidence.confidence is not None else changed & within(evidence, min(K, evidence.depth))
-    confidence = confidence_in(evidence, "gap")
-    n, most = len(changed), 1.0 if goals.latency is None else min(1.0, (goals.latency - 1) / goals.speed_up)
-    shares = SHARES if goals.latency is None else [np.floor(n * most + 1e-9) / n]  # whole inputs, within the time
-    for share in shares:
-        if share > 0:
-            threshold = percentile_threshold(confidence, 100 * share) if share < 1 else np.inf
-            unsure = np.nan_to_num(confidence, nan=np.inf) < threshold
-            looked = float(unsure.mean())
-            cost = 1 + looked * goals.speed_up
-            yield replace(alone, looked=looked, cost=cost, changed=changed & ~(unsure & given_back))
 
 
 def against_plain(candidates: Sequence[Deployment]) -> list[Deployment]:
@@ -222,7 +185,7 @@ def against_plain(candidates: Sequence[Deployment]) -> list[Deployment]:
 
 
 def chosen_apart(
-    candidates: Sequence[Deployment], goals: Goals, bits: float, *, tried: Sequence[Tried] = (), seed: int = 0
+    candidates: Sequence[Deployment], bits: float, *, tried: Sequence[Tried] = (), seed: int = 0
 ) -> "Repair":
     """Choose on one half of the held-out inputs, and measure what was chosen on the other.
 
@@ -230,7 +193,6 @@ def chosen_apart(
 
     Args:
         candidates: deployments on the same inputs, the plain scheme first.
-        goals: what a deployment may cost.
         bits: the budget, a linear weight with scales.
         tried: what came of trials.
         seed: of the halves.
@@ -243,19 +205,14 @@ def chosen_apart(
         return against_plain([replace(deployment, changed=deployment.changed[rows]) for deployment in some])
 
     seen = on(~apart, *candidates)
-    chosen = best(seen, goals, bits)
+    chosen = best(seen, bits)
     plain, confirmed = on(apart, candidates[0], candidates[seen.index(chosen)])
-    return Repair(
-        bits=bits, target=goals.target, tried=tried, deployments=seen, chosen=chosen, plain=plain, confirmed=confirmed
-    )
+    return Repair(bits=bits, tried=tried, deployments=seen, chosen=chosen, plain=plain, confirmed=confirmed)
 
 
 def front(candidates: Sequence[Deployment]) -> list[bool]:
-    """Of each deployment whether no other is as good in bits, cost and top-1 changes, and better in one."""
-    points = [
-        (deployment.all_bits, float(deployment.vector_bits), deployment.cost, deployment.rate)
-        for deployment in candidates
-    ]
+    """Of each deployment whether no other is as good in bits and top-1 changes, and better in one."""
+    points = [(deployment.all_bits, float(deployment.vector_bits), deployment.rate) for deployment in candidates]
 
     def beaten(point: tuple[float, ...]) -> bool:
         return any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other in points)
@@ -263,19 +220,10 @@ def front(candidates: Sequence[Deployment]) -> list[bool]:
     return [not beaten(point) for point in points]
 
 
-def best(candidates: Sequence[Deployment], goals: Goals, bits: float) -> Deployment:
-    """The deployment within bits and latency that changes fewest answers; with a target the cheapest that reaches it.
-
-    A target is reached where the upper end of the interval does. Where none reaches it, that which comes nearest.
-    Without a latency nothing may cost a query more, but to reach a target.
-    """
-    latency = goals.latency or (1.0 if goals.target is None else np.inf)
-    fitting = [way for way in candidates if way.bits <= bits + 1e-9 and way.cost <= latency + 1e-9] or [candidates[0]]
-    if goals.target is not None:
-        reaching = [deployment for deployment in fitting if (deployment.flips.high or deployment.rate) <= goals.target]
-        if reaching:
-            return min(reaching, key=lambda deployment: (deployment.cost, deployment.all_bits, deployment.rate))
-    return min(fitting, key=lambda deployment: (deployment.rate, deployment.cost, deployment.all_bits))
+def best(candidates: Sequence[Deployment], bits: float) -> Deployment:
+    """The deployment within bits that changes fewest answers."""
+    fitting = [way for way in candidates if way.bits <= bits + 1e-9] or [candidates[0]]
+    return min(fitting, key=lambda deployment: (deployment.rate, deployment.all_bits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +232,6 @@ class Repair:
 
     Attributes:
         bits: the budget, a linear weight with scales.
-        target: share of first answers that was to be reached; None for none.
         tried: configurations in trials, in the order in which they were made.
         deployments: on the inputs of the choice, the plain scheme first.
         chosen: that which is recommended, one of them.
@@ -293,18 +240,11 @@ class Repair:
     """
 
     bits: float
-    target: float | None
     tried: Sequence[Tried]
     deployments: Sequence[Deployment]
     chosen: Deployment
     plain: Deployment
     confirmed: Deployment
-
-    @property
-    def target_shown(self) -> bool | None:
-        """Whether the interval of the top-1 changes ends at the target or below; None without a target."""
-        high = self.confirmed.flips.high
-        return None if self.target is None else high is not None and high <= self.target
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -322,7 +262,5 @@ class Repair:
                 "inputs": "a part of which neither trials nor the choice saw any",
                 "plain": self.plain.to_json(),
                 "chosen": self.confirmed.to_json(),
-                "target": self.target,
-                "target_shown": self.target_shown,
             },
         }

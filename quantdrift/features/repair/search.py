@@ -112,10 +112,9 @@ class Tuner:
                     raise
                 self.tried.append(choice.Tried(scheme=scheme, reason=str(error)))
                 continue
-            candidates += choice.deployments(
-                scheme, run.evidence(), run.record["bits_per_weight"], str(run.path), self.goals
-            )
-        return choice.chosen_apart(candidates, self.goals, bits, tried=self.tried, seed=self.settings.seed)
+            bits_of = run.record["bits_per_weight"]
+            candidates.append(choice.deployment_of(scheme, run.evidence(), bits_of, str(run.path)))
+        return choice.chosen_apart(candidates, bits, tried=self.tried, seed=self.settings.seed)
 
     # --- configurations as pairs ------------------------------------------------------------------
 

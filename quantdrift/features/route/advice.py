@@ -15,7 +15,6 @@ from quantdrift.base.errors import QuantDriftError, RunError, SpecError
 from quantdrift.base.text import percent
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
-from quantdrift.features.route.rescoring import Rescoring, rescore
 from quantdrift.runs.folder import Run
 from quantdrift.scheme import FULL_BITS
 from quantdrift.spec.grammar import Spec, parse_pair, stages_of
@@ -106,9 +105,6 @@ def operating_point(
 
 # --- the advice: route unsure inputs, or spend more bits ------------------------------------------
 
-MAJORITY = 0.5
-"""From this share of inputs at risk on, the paper does not route: it is no longer the exception."""
-
 Fix = Literal["route", "allocate", "nothing"]
 
 
@@ -139,22 +135,15 @@ class Advice:
         fix: "route", "allocate" or "nothing".
         wanted: share of the top-1 changes that is to come back.
         choices: what was compared, from the cheapest to full precision.
-        by_risk: what the paper's rule says: "route" where fewer inputs are at risk than `limit`, else "allocate".
         flip_rate: share of the inputs whose top-1 changed.
         noise_floor: the same of the reference against itself, if measured.
-        at_risk: share of the inputs whose separation ratio is below 1.
-        limit: share at risk from which on the paper's rule does not route: where it costs what full precision does,
-            or the majority, whichever is less.
     """
 
     fix: Fix
     wanted: float
     choices: tuple[Choice, ...]
-    by_risk: Fix
     flip_rate: Estimate
     noise_floor: Estimate
-    at_risk: Estimate
-    limit: float
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object, with the advice in words."""
@@ -163,7 +152,7 @@ class Advice:
     @property
     def sentences(self) -> list[str]:
         """The advice in words."""
-        changed, noise, risk = self.flip_rate, self.noise_floor, self.at_risk
+        changed, noise = self.flip_rate, self.noise_floor
         if self.fix == "nothing":
             but = "" if noise.value is None else f", and noise alone changes {percent(noise.value)}"
             return [f"Recommended: nothing. {percent(changed.value)} of {changed.n:,} top-1 answers changed{but}."]
@@ -178,13 +167,7 @@ class Advice:
                 f"{percent(best.cost)} of the cost of full precision"
             )
         more = ", on the layers that move the gap (quantdrift allocate)" if weights and self.fix == "allocate" else ""
-        side, then = ("less", "route") if self.by_risk == "route" else ("not less", "spend more bits")
-        interval = f"95 % interval {percent(risk.low)} to {percent(risk.high)}"
-        return [
-            f"{first}{more}.",
-            f"Counted are top-1 changes and cost. (By the share of inputs at risk alone the paper would {then}: "
-            f"{percent(risk.value)} of {risk.n:,} are, {interval}, {side} than {percent(self.limit)}.)",
-        ]
+        return [f"{first}{more}.", "Counted are top-1 changes and cost."]
 
 
 def _cheapest(choices: Sequence[Choice], wanted: float) -> Choice:
@@ -214,13 +197,10 @@ def advise(
             predicted, by shifts of the scores that shrink as the grid's steps do. None compares no such choice.
         speed_up: of the candidate over full precision; one more bit slows it down by the bits it reads.
     """
-    limit = min(break_even_share(speed_up), MAJORITY)
     changed = perturbation.flips(evidence)
     flip_rate, noise_floor = rate_estimate(changed.astype(np.float64)), undefined("not measured")
     if evidence.noise is not None:
         noise_floor = rate_estimate(evidence.noise.flips.astype(np.float64))
-    risks = perturbation.at_risk(evidence)
-    at_risk = rate_estimate(risks[~np.isnan(risks)])
     as_it_is = relative_cost(0, speed_up)
     choices = [Choice(what="leave it as it is", fix=None, changes=0.0, cost=as_it_is)]
     if bits is not None and changed.any():
@@ -235,20 +215,10 @@ def advise(
         choices.append(Choice(what=what, fix="route", changes=point.changes, cost=point.cost))
     choices = sorted(choices, key=lambda choice: choice.cost)
     choices.append(Choice(what="full precision alone", fix=None, changes=1.0, cost=1.0))
-    by_risk: Fix = "route" if (at_risk.value or 0.0) < limit else "allocate"
     fix = _cheapest(choices, wanted).fix or "allocate"
     if (flip_rate.value or 0.0) <= (noise_floor.value or 0.0):
         fix, choices = "nothing", []
-    return Advice(
-        fix=fix,
-        wanted=wanted,
-        choices=tuple(choices),
-        by_risk=by_risk,
-        flip_rate=flip_rate,
-        noise_floor=noise_floor,
-        at_risk=at_risk,
-        limit=limit,
-    )
+    return Advice(fix=fix, wanted=wanted, choices=tuple(choices), flip_rate=flip_rate, noise_floor=noise_floor)
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -267,7 +237,6 @@ class RoutedRun:
         advice: which fix it asks for.
         operating_point: that of the first confidence asked for; None where there is none.
         sweep: by confidence and percentile; empty for similarities.
-        rescoring: of the first items; empty for logits.
     """
 
     path: str
@@ -278,7 +247,6 @@ class RoutedRun:
     advice: Advice
     operating_point: OperatingPoint | None
     sweep: Sequence[SweepPoint]
-    rescoring: Sequence[Rescoring]
 
 
 def _bits(record: Mapping[str, Any]) -> float | None:
@@ -303,8 +271,7 @@ def study_run(
 ) -> RoutedRun:
     """Look at one run; `splits` are the share, n_splits and seed of `sweep`.
 
-    For logits: the sweep of every confidence. For similarities only the gap is one, and the first items are rescored
-    instead.
+    For logits: the sweep of every confidence. For similarities only the gap is one, and there is no sweep.
     """
     evidence = run.exact_evidence("the advice of what to do")
     if not (evidence.n_items > 1).any():
@@ -327,5 +294,4 @@ def study_run(
         advice=advise(evidence, point, wanted=recover, bits=_bits(record), speed_up=speed_up),
         operating_point=point,
         sweep=sweep(evidence, scores=scores, percentiles=percentiles, **splits) if logits else (),
-        rescoring=() if logits else rescore(evidence, percentiles=sorted({*percentiles, 100.0})),
     )

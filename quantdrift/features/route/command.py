@@ -119,37 +119,19 @@ def _threshold(point: OperatingPoint | None, confidence: Floats, percentile: flo
 
 
 def _tables(result: RoutedRun, lines: Sequence[str], *, share: float, speed_up: float) -> Iterator[Grid]:
-    """The sweep or the rescoring of one run, and what can be done about it, with what it comes to."""
+    """The sweep of a classifier's run, and what can be done about a run, with what it comes to."""
     name, advice = f"{result.spec} on {result.data}", result.advice
-    rows: Sequence[object]
-
-    def cost(routed: float) -> str:
-        return percent(relative_cost(routed, speed_up))
-
-    if result.scores_are == "logits":
-        title, rows = f"{name}: thresholds set on {100 * share:g} %, measured on the rest", result.sweep
-        columns = [
-            Column("score", "score"),
-            Column("percentile", "percentile", "{:g}".format),
-            Column("routed", "routed", _share),
-            Column("cost", "routed.value", lambda routed: cost(routed or 0.0)),
-            Column("lost accuracy recovered", "accuracy", _share),
-            Column("changes recovered", "changes", _share),
-        ]
-    else:
-        title, rows = f"{name}: unsure queries' first k results rescored", result.rescoring
-        columns = [
-            Column("percentile", "percentile", "{:g}".format),
-            Column("k", "k"),
-            Column("queries encoded again", "encoded", percent),
-            Column("cost of encoding queries", "encoded", cost),
-            Column("documents compared", "documents", "{:.1f}".format),
-            Column("changes restored", "restored", percent),
-            Column("ceiling", "ceiling", percent),
-            Column("ndcg@10 regained", "change", _step),
-            Column("ndcg@10 lost", "loss", _step),
-        ]
-    yield table(columns, rows, title=title, lines=[*lines, *([] if advice.choices else advice.sentences)])
+    columns = [
+        Column("score", "score"),
+        Column("percentile", "percentile", "{:g}".format),
+        Column("routed", "routed", _share),
+        Column("cost", "routed.value", lambda routed: percent(relative_cost(routed or 0.0, speed_up))),
+        Column("lost accuracy recovered", "accuracy", _share),
+        Column("changes recovered", "changes", _share),
+    ]
+    title = f"{name}: thresholds set on {100 * share:g} %, measured on the rest" if result.sweep else name
+    lines = [*lines, *([] if advice.choices else advice.sentences)]
+    yield table(columns if result.sweep else [], result.sweep, title=title, lines=lines)
     if advice.choices:
         predicted = {True: " (predicted)", False: ""}
         columns = [
@@ -158,10 +140,6 @@ def _tables(result: RoutedRun, lines: Sequence[str], *, share: float, speed_up: 
             Column(f"cost{_of_encoding(result)}", "cost", percent),
         ]
         yield table(columns, advice.choices, title=f"{name}: what to do", lines=advice.sentences)
-
-
-def _step(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.4f}"
 
 
 def _of_encoding(result: RoutedRun) -> str:
@@ -175,9 +153,8 @@ def _lines(run: Run, result: RoutedRun) -> Iterator[str]:
     else:
         similarity = run.record.get("settings", {}).get("similarity") or "a similarity that is not recorded"
         yield (
-            "Thresholds are percentiles of the gap on these very queries; ceiling: the reference's first item is among "
-            f"the candidate's first k. Embeddings were compared by {similarity}. Scores of a search have no "
-            "msp and no entropy."
+            "An unsure query's first results are put in the order of full precision; what is not among them does not "
+            f"come back. Embeddings were compared by {similarity}. Scores of a search have no msp and no entropy."
         )
 
 

@@ -2,4 +2,4 @@
 
 from quantdrift.cli import Command
 
-COMMAND = Command(group="Measure", help=__doc__, page=True)
+COMMAND = Command(group="Measure", help=__doc__)

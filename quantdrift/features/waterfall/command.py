@@ -1,13 +1,20 @@
 """`quantdrift waterfall`: which part of a deployment changes the answers?"""
 
+from __future__ import annotations
+
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantdrift.cli.options import DTYPE, OnSchemes, argument, option, prints
 from quantdrift.show.output import Output
+from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import dtype_named, parse, stages_of
+
+if TYPE_CHECKING:
+    from quantdrift.features.waterfall.shares import Waterfall
+    from quantdrift.statistics.estimates import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +42,6 @@ def command(options: WaterfallOptions) -> Output:
     from quantdrift.candidate.refusals import check_pair
     from quantdrift.cli.measuring import default_place
     from quantdrift.cli.studying import measured_schemes
-    from quantdrift.features.waterfall.page import grid_of
     from quantdrift.features.waterfall.shares import combinations_of, in_words, judged_whole, waterfalls_of
     from quantdrift.study.folder import open_study
 
@@ -55,7 +61,7 @@ def command(options: WaterfallOptions) -> Output:
     return Output(
         data={"spec": str(spec), "path": str(out), "waterfalls": [waterfall.to_json() for waterfall in waterfalls]},
         title=f"{spec} on {dataset.name}: {len(schemes)} combinations of {len(stages_of(spec.scheme))} stages",
-        grids=list(map(grid_of, waterfalls)),
+        grids=list(map(_grid, waterfalls)),
         lines=[
             *in_words(waterfalls, named=str(spec.scheme)),
             f"Verdict: {outcome.told}",
@@ -64,6 +70,23 @@ def command(options: WaterfallOptions) -> Output:
         next=[
             *([f"\nwhat to do: {outcome.command}"] if outcome.command else []),
             f"\nruns of all combinations: {out}",
-            f"as a page for a browser: quantdrift report {shlex.quote(str(out))}",
+            f"these as a page for a browser: quantdrift report {shlex.quote(str(out))}",
         ],
     )
+
+
+def _grid(waterfall: Waterfall) -> Grid:
+    """One metric's parts as a table."""
+    rate = waterfall.metric.unit == "rate"
+
+    def shown(estimate: Estimate) -> str:
+        if estimate.value is None:
+            return "-"
+        factor, digits = (100, 1) if rate else (1, 4)
+        value, low, high = (factor * (end or 0.0) for end in (estimate.value, estimate.low, estimate.high))
+        return f"{value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+    rows = [[stage.name, *map(shown, (stage.alone, stage.so_far, stage.share))] for stage in waterfall.stages]
+    rows.append(["interaction", "", "", shown(waterfall.interaction)])
+    title = f"{waterfall.metric}{', in points' if rate else ''}, {waterfall.n:,} inputs"
+    return Grid(title=title, head=["stage", "alone", "with all before it", "share"], rows=rows)

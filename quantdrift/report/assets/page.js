@@ -204,8 +204,6 @@ function number(text) {
 
 /** What a column is about, if its head has a meaning. */
 const meant = (text) => (TERM.exec(text) || [])[1]?.toLowerCase() || null;
-/** A link to a section, or to another page of the same server. */
-const linkTo = (link) => (/^\/(?!\/)/.test(link) ? link : `#${link}`);
 
 /** What a cell of numbers looks like: "-0.3 %", "-0.02 to +0.01", "+1.2 pp (-0.3 to +2.7)"; it is no formula. */
 const NUMBERS = /^[-+]?[\d.,]+( %| pp)?( to [-+]?[\d.,]+( %| pp)?)?( \([-+\d.,% to]*\))?$/;
@@ -254,7 +252,7 @@ function grid(one, at) {
   const rows = one.rows.map((texts, row) => ({
     texts,
     row: el("tr", {}, texts.map((text, place) => (place || !one.links[row] ? cell(place ? "td" : "th", text, place)
-      : cell("th", text, place, el("a", { href: linkTo(one.links[row]) }, named(text)))))),
+      : cell("th", text, place, el("a", { href: `#${one.links[row]}` }, named(text)))))),
   }));
   const body = el("tbody", {}, rows.map((each) => each.row));
   const heads = one.head.map((text, place) => cell("th", text, place, rows.length < 2 ? outside(text) : el("button.sort", { click: () => sort(place), "data-term": meant(text) }, outside(text))));
@@ -298,7 +296,6 @@ class Changes {
     this.open = false;
     this.first = 0; // of those listed
     this.haystack = null;
-    this.keys = data.arms.map((_, arm) => ["reference", "candidate", "other"][arm]);
     this.search = el("input", { type: "search", placeholder: "Search ids and texts", "aria-label": "Search ids and texts", input: () => this.filter() });
     this.search.value = kept().get("find") || "";
     const wanted = kept().get("kinds");
@@ -345,9 +342,9 @@ class Changes {
     this.started = true;
   }
 
-  /** The first answers of an input, in all arms. */
+  /** The first answers of an input, in both arms. */
   firsts(one) {
-    return [one.before, one.after, one.other_after].slice(0, this.data.arms.length);
+    return [one.before, one.after];
   }
 
   /** What is listed, as rows with a head. */
@@ -363,7 +360,7 @@ class Changes {
     const { data } = this;
     const listed = data.changed.slice(0, EXAMPLES);
     if (!listed.some((one) => one.text || this.firsts(one).some((place) => this.item(place)[1]))) return null;
-    const rights = (one) => [one.was_right, one.is_right, one.other_is_right];
+    const rights = (one) => [one.was_right, one.is_right];
     const line = (one, item, arm) => {
       const [id, text] = this.item(item);
       const right = rights(one)[arm];
@@ -401,7 +398,7 @@ class Changes {
   row(one, place) {
     const figures = [known(one.gap) && `gap ${short(one.gap)}`, known(one.separation) && `separation ${short(one.separation)}`].filter(Boolean);
     return el("li", { id: `change-${place}`, role: "option", "aria-selected": "false", click: () => this.choose(place, { focus: true }) },
-      el("div.head", {}, this.badge(one.kind), named(one.id, "b"), one.part && outside(one.part), one.new === true && el("span.badge.warn", {}, "new")),
+      el("div.head", {}, this.badge(one.kind), named(one.id, "b")),
       one.text && outside(one.text, "p"),
       el("div.note", {}, figures.map((text, place) => [place > 0 && ", ", told(text, false)])));
   }
@@ -455,7 +452,6 @@ class Changes {
 
   detail(one) {
     const { data } = this;
-    const rankings = one.reference && one.reference.length;
     return [
       el("header", {},
         el("div.head", {}, this.badge(one.kind), outside(one.id, "b"), el("a", { href: this.link(one), title: "Link to this input" }, "link"),
@@ -465,8 +461,8 @@ class Changes {
           el("button", { click: () => this.close(), "aria-label": "Close" }, "✕")),
         one.text && outside(one.text, "p"),
         el("dl.figures", {}, this.facts(one).map(([name, value]) => el("div", {}, el("dt", {}, told(name)), el("dd", {}, value))))),
-      el(data.arms.length > 2 ? "div.arms.three" : "div.arms", {}, this.keys.map((arm, place) =>
-        el("div.arm", {}, el("h4", {}, data.arms[place], place > 0 && one.kinds && [" ", this.badge(one.kinds[place - 1])]), rankings ? this.ranking(one, arm) : this.answer(one, place)))),
+      el("div.arms", {}, ["reference", "candidate"].map((arm, place) =>
+        el("div.arm", {}, el("h4", {}, data.arms[place]), this.ranking(one, arm)))),
       one.missed && el("div.missed", {}, el("h4", {}, `${data.right[0].toUpperCase()}${data.right.slice(1)}, but not shown above`),
         el("ul", {}, one.missed.map(([item, before, after]) => el("li", {},
           outside(this.item(item)[0], "b"), `: rank ${known(before) ? count(before) : "unknown"} before, ${known(after) ? count(after) : "unknown"} now`,
@@ -505,17 +501,6 @@ class Changes {
         known(text) && this.text(text));
     });
     return el("ol.ranking", {}, listed);
-  }
-
-  /** Where rankings are not known: the first answer alone. */
-  answer(one, arm) {
-    const place = arm ? one.after : one.before;
-    const right = arm ? one.is_right : one.was_right;
-    const [id, text] = this.item(place);
-    return el("ol.ranking", {}, el("li.answer", {},
-      el("div.head", {}, known(id) ? outside(id, "b") : "–", right === true && el("span.badge.good", {}, `✓ ${this.data.right}`), right === false && el("span.note", {}, `not ${this.data.right}`),
-        el("span.space"), el("span.score", {}, score(arm ? one.score_after : one.score_before))),
-      known(text) && this.text(text)));
   }
 }
 
@@ -588,11 +573,11 @@ function build() {
   const sections = page.sections.map(section);
   document.title = page.word ? `${page.word}: ${page.title}` : page.title;
   document.body.append(
-    el("header.bar", {}, page.home ? el("a.brand", { href: "/" }, "quantdrift") : el("span.brand", {}, "quantdrift"), el("nav", { "aria-label": "Sections" }, links), el("span.space"),
+    el("header.bar", {}, el("span.brand", {}, "quantdrift"), el("nav", { "aria-label": "Sections" }, links), el("span.space"),
       el("button", { click: () => paint(theme === "dark" ? "light" : "dark"), "aria-label": "Light or dark" }, "◐"),
       el("button", { click: () => document.getElementById("help").showModal(), "aria-label": "Keys" }, "?")),
     el("main", {}, firstScreen(), sections),
-    el("footer", {}, `Made by quantdrift ${page.version}.${page.home ? "" : " This file is whole: it loads nothing."}`),
+    el("footer", {}, `Made by quantdrift ${page.version}. This file is whole: it loads nothing.`),
     help());
   go();
 }

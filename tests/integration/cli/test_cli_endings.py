@@ -92,7 +92,6 @@ def test_what_nobody_saw_coming_is_one_line(cli: Cli, good: Path, monkeypatch: p
         "gate RUN -r flip@1<=1 --baseline LOOP --update",
         "metrics LOOP",
         "gate RUN --config LOOP",
-        "allocate --export LOOP --format gptqmodel",
         "certify RUN --check LOOP",
         "diff RUN OTHER --qrels LOOP",
     ],

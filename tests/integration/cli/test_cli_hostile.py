@@ -131,8 +131,6 @@ def test_errors(cli: Cli, runs: list[Path], tmp_path: Path) -> None:
         ("gate", runs[0], "-r", HOSTILE),
         ("list", HOSTILE),
         (HOSTILE,),
-        ("allocate", "--export", missing, "--format", "gptqmodel"),
-        ("allocate", "--export", runs[0], "--format", HOSTILE),
         ("law", *runs, "--by", HOSTILE),
     ):
         code, out, err = cli(*arguments)

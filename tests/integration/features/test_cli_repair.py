@@ -37,7 +37,7 @@ def test_a_deployment_is_recommended_and_its_rates_are_those_of_its_run(quantdri
     plain, chosen = result["deployments"][0], result["deployments"][result["chosen"]]
     assert plain["scheme"] == "W3-g32-rtn"
     assert chosen["bits"] <= 4.25
-    fitting = [tried for tried in result["deployments"] if tried["bits"] <= 4.25 and tried["cost"] == 1]
+    fitting = [tried for tried in result["deployments"] if tried["bits"] <= 4.25]
     assert chosen["flip@1"]["value"] == min(tried["flip@1"]["value"] for tried in fitting)
     # the inputs of the choice and those of what was chosen are the run's, and none is both
     apart = result["confirmed"]
@@ -59,19 +59,6 @@ def test_a_deployment_is_recommended_and_its_rates_are_those_of_its_run(quantdri
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("run.json")} == stamps
     (command,) = [line for line in shown.splitlines() if line.startswith("make it: ")]
     assert "saved as safetensors" in quantdrift(*command.replace("FOLDER", "made", 1).split()[3:])
-
-
-@pytest.mark.usefixtures("small")
-def test_a_target_is_reached_by_asking_again(quantdrift: Run) -> None:
-    asked = ("repair", "TINY@W2-channel", "--data", "ROOT/data", "--quantizers", "rtn")
-    result = json.loads(quantdrift(*asked, "--target", "flip@1=0.4", "--json"))
-    chosen = result["deployments"][result["chosen"]]
-    reaching = [tried for tried in result["deployments"] if tried["flip@1"]["high"] <= 0.4]
-    if reaching:
-        assert chosen["cost"] == min(tried["cost"] for tried in reaching)
-    assert result["confirmed"]["target_shown"] is (result["confirmed"]["chosen"]["flip@1"]["high"] <= 0.4)
-    shown = quantdrift(*asked, "--latency", "1", "--target", "flip@1=0")
-    assert "Not shown: that at most 0.0 % change there: the interval ends at" in shown
 
 
 @pytest.mark.slow
@@ -123,16 +110,16 @@ UNSAID |= {"query_prompt": None, "document_prompt": None}
 
 def test_what_can_be_typed_next_makes_what_was_measured(tmp_path: Path) -> None:
     chosen = choice.Deployment(
-        scheme=parse_scheme("W4+emb=int8"), run="r", bits=4, all_bits=9, looked=1 / 3, changed=np.zeros(3, dtype=bool)
+        scheme=parse_scheme("W4+emb=int8"), run="r", bits=4, all_bits=9, changed=np.zeros(3, dtype=bool)
     )
-    told = choice.chosen_apart([chosen], choice.Goals(speed_up=4, target=0.9), 4)
+    told = choice.chosen_apart([chosen], 4)
     options = command.RepairOptions(spec="minilm@W4", dtype="bfloat16", task="T", split="dev", **UNSAID)
     lines = command._next(parse("minilm@W4"), told, options, classes=False)
     made = "make it: quantdrift quantize minilm@W4-g128-rtn --out FOLDER"
     assert lines[2] == f"{made} --task T --split dev --dtype bfloat16"
-    assert "--percentile 33.3333 " in lines[3]
+    assert lines[3].endswith("quantdrift route r")
     assert command._next(parse("minilm@W4"), told, options, classes=True)[2] == f"{made} --dtype bfloat16"
-    assert "the plain scheme reaches the target most cheaply" in command._verdict(told)[0]
+    assert "the plain scheme changes fewest answers" in command._verdict(told)[0]
 
 
 @pytest.mark.parametrize(("scheme", "classes"), [("W4A8", False), ("W4-gptq", True), ("W4-rtn", None)])
@@ -143,12 +130,12 @@ def test_what_quantize_refuses_is_not_advised(scheme: str, classes: bool | None,
         (tmp_path / "clip" / "open_clip_config.json").write_text("{}")
         model = str(tmp_path / "clip")
     chosen = choice.Deployment(
-        scheme=parse_scheme(scheme), run="r", bits=4, all_bits=9, looked=0.0, changed=np.zeros(3, dtype=bool)
+        scheme=parse_scheme(scheme), run="r", bits=4, all_bits=9, changed=np.zeros(3, dtype=bool)
     )
-    told = choice.chosen_apart([chosen], choice.Goals(speed_up=4, target=0.9), 4)
+    told = choice.chosen_apart([chosen], 4)
     options = command.RepairOptions(spec="", dtype="float32", task="T", split="test", **UNSAID)
     lines = command._next(Spec(model=model, scheme=parse_scheme("W4")), told, options, classes=bool(classes))
-    assert lines[1:] == ["what remains changed: quantdrift show r"]
+    assert not any("quantize" in line for line in lines)
     data = [] if classes else ["--task", "PythonDocsSmall"]
     code, _, err = cli("quantize", f"{model}@{scheme}", "-o", tmp_path / "out", *data)
     assert (code, err.count("\n")) == (2, 1)
@@ -172,16 +159,10 @@ def test_thorough_builds_on_every_group_size_and_on_widths_by_gap(quantdrift: Ru
     assert not any("tuned=4" in scheme for scheme in made)
 
 
-def test_the_plan_needs_no_model(quantdrift: Run) -> None:
-    shown = quantdrift("repair", "nowhere@W4", "--plan")
-    assert all(part in shown for part in ("nowhere@W4-g128-rtn: what repair tries", "whole runs"))
-
-
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         (("TINY@W3.5+gap",), "its bits are chosen by layer already; expected the plain scheme"),
-        (("TINY@W4", "--target", "0.05"), "--target 0.05: expected flip@1=RATE"),
         (("TINY@W4", "--quantizers", "rtn,gtpq"), "--quantizers 'gtpq': expected names of rtn"),
         (("TINY@W4", "--out", "my out"), "--out my out: specs name a file in it; expected no spaces, '+' and '@'"),
         (("TINY@W4", "--bits", "4"), "takes 4.16312 bits a linear weight, scales counted, and 4 are allowed"),

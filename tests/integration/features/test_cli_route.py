@@ -40,7 +40,9 @@ def test_a_classifier_gets_a_sweep_and_a_recommendation(pets: Path, tmp_path: Pa
     out = cli("route", pets, "--markdown")[1]
     assert "| score | percentile | routed | cost | lost accuracy recovered | changes recovered |" in out
     rough = route(classifier(tmp_path / "rough", noise=3), "--score", "gap", "--speed-up", "1.1")[1]
-    assert "Recommended: allocate. " in rough
+    assert "Recommended: allocate. Nothing cheaper than full precision is shown to give back 90 %" in rough
+    assert "│ full precision alone │ 100.0 % │ 100.0 % │" in rough
+    assert "one more bit throughout" in rough
     read = json.loads(route(pets, "--speed-up", "10", "--json")[1])
     point = read["runs"][0]["operating_point"]
     assert (read["break_even"], point["cost"]) == (pytest.approx(0.9), pytest.approx(0.1 + point["routed"]))
@@ -67,8 +69,6 @@ def test_a_search_is_told_what_rescoring_restores(tmp_path: Path) -> None:
     code, shown, _ = route(run)
     (result,) = json.loads(route(run, "--score", "gap", "--percentile", "20", "--json")[1])["runs"]
     assert (code, result["sweep"]) == (0, [])
-    assert [(e["percentile"], e["k"]) for e in result["rescoring"]] == [(20, 5), (20, 10), (100, 5), (100, 10)]
-    assert result["rescoring"][-1]["restored"] == result["rescoring"][-1]["ceiling"]
     assert "Embeddings were compared by euclidean" in shown
     point = result["operating_point"]
     assert point["low"] < point["changes"] < point["high"]

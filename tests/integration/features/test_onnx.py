@@ -11,8 +11,8 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from quantdrift.base.errors import RunError, UnsupportedError
+from quantdrift.builtin.onnx import saving as onnx_folder
 from quantdrift.builtin.sentence.work import SentenceEncoder, load_encoder
-from quantdrift.features.export import onnx as onnx_folder
 from quantdrift.models.files.named import resolve
 from quantdrift.models.files.saved import read_record
 from quantdrift.models.weights import weights_fingerprint

@@ -37,7 +37,7 @@ def test_shares_add_up_to_what_run_finds(place: Path, quantdrift: Run, monkeypat
     assert flips["total"]["value"] == pytest.approx(run["flip@1"]["value"])
     assert sum(stage["share"]["value"] for stage in flips["stages"]) == pytest.approx(run["flip@1"]["value"])
     quantdrift("report", result["path"], "-o", "page.html", quiet=False)
-    assert "Which part changes the answers" in Path("page.html").read_text()
+    assert "Every run at a glance" in Path("page.html").read_text()
     stamps = {path: path.stat().st_mtime_ns for path in Path(result["path"]).glob("cells/*/run.json")}
     again = json.loads(quantdrift("waterfall", SPEC, "--data", "ROOT/a", "-k", "20", "--no-noise-floor", "--json"))
     assert (again, stamps) == (result, {path: path.stat().st_mtime_ns for path in stamps})

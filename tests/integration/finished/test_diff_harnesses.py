@@ -13,7 +13,6 @@ from beir import util
 
 from integration.quantdrift_mteb.mteb_samples import (
     one_thread,  # noqa: F401 -- used by being here
-    other_task,
     retrieval_task,
     save_encoder,
     split_data,
@@ -63,19 +62,17 @@ def test_qualities_of_both_arms_are_those_of_pytrec_eval(tmp_path: Path) -> None
 
 
 def predict(model: Any, folder: Path) -> None:
-    """What mteb writes of a search over two splits, and of a classification task."""
+    """What mteb writes of a search over two splits."""
     data: Mapping[str, Mapping[str, Any]] = {"en": {"test": split_data(20, 30), "dev": split_data(15, 25, seed=1)}}
-    searches = retrieval_task("Searches", data, languages={"en": ["eng-Latn"]})
-    for task in (searches, other_task("MockClassificationTask")):
-        mteb.evaluate(
-            model,
-            task,
-            cache=None,
-            co2_tracker=False,
-            show_progress_bar=False,
-            prediction_folder=folder,
-            encode_kwargs={"batch_size": 8, "show_progress_bar": False},
-        )
+    mteb.evaluate(
+        model,
+        retrieval_task("Searches", data, languages={"en": ["eng-Latn"]}),
+        cache=None,
+        co2_tracker=False,
+        show_progress_bar=False,
+        prediction_folder=folder,
+        encode_kwargs={"batch_size": 8, "show_progress_bar": False},
+    )
 
 
 def test_predictions_of_mteb_are_compared_by_task_subset_and_split(tmp_path: Path) -> None:
@@ -84,7 +81,6 @@ def test_predictions_of_mteb_are_compared_by_task_subset_and_split(tmp_path: Pat
     with quantized(model, "W2-rtn"):  # the same one, by hand
         predict(model, folders[1])
     parts = {part.name: part for part in diff_runs(*map(read_finished, folders)).parts}
-    assert sum("Classification" in name for name in parts) == 2  # experiments
     raw = [json.loads((folder / "Searches_predictions.json").read_text()) for folder in folders]
     for split in ("dev", "test"):
         tops = [[max(ranking, key=ranking.__getitem__) for ranking in arm["en"][split].values()] for arm in raw]

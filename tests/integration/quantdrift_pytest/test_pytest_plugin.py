@@ -61,9 +61,8 @@ def measurements(made: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, made: Path) -> pytest.Pytester:
-    """A project with the data, where markers have to be known."""
+    """A project with the data."""
     shutil.copytree(made / "data", pytester.path / "data")
-    pytester.makeini("[pytest]\naddopts = --strict-markers\n")
     return pytester
 
 
@@ -85,14 +84,12 @@ def test_a_failure_tells_the_verdict_the_numbers_and_the_inputs(suite: pytest.Py
         def test_function():
             assert_drift("minilm@W2-rtn", data="data/small", flip=0.01, gold_lost_at_5=1)
 
-        @pytest.mark.drift("minilm@W2-rtn", data="data/small", ndcg_at_10=1)
-        def test_marker():
-            raise SystemExit("the body of a test whose marker fails must not run")
+        def test_fixture(drift):
+            drift("minilm@W2-rtn", data="data/small").require(ndcg_at_10=1)
 
         @pytest.mark.xfail(raises=AssertionError, strict=True)
-        @pytest.mark.drift("minilm@W2-rtn", data="data/small", flip=0)
         def test_expected():
-            pass
+            assert_drift("minilm@W2-rtn", data="data/small", flip=0)
         """
     )
     result = run(suite)
@@ -128,15 +125,13 @@ def test_what_is_asked_wrongly_is_told_early(suite: pytest.Pytester, measurement
         arguments, _, _ = call.partition(" # ")
         lines += [f"def test_{name}():", f"    assert_drift('minilm@W2-rtn', data='data/small', {arguments}"]
     lines += ["def test_spec(drift):", "    drift('minilm@W4-rtnn', data='data/small')"]
-    lines += ["def test_current(drift):", "    drift.current"]
     suite.makepyfile("\n".join(lines))
     result = run(suite)
-    result.assert_outcomes(failed=len(asked) + 2)
+    result.assert_outcomes(failed=len(asked) + 1)
     text = str(result.stdout)
     for call in asked.values():
         assert re.search(call.partition(" # ")[2], text), call
     assert re.search(r"E +minilm@W4-rtnn\nE +\^{4}", text)
-    assert "drift.current is what the test's marker has measured" in text
     assert "quantdrift_pytest/" not in text
     assert not measurements
 

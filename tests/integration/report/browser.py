@@ -35,12 +35,6 @@ def opened(browser: Browser, file: Path, *, at: str = "", **shown: Any) -> Abstr
     return at_address(browser, f"{file.as_uri()}{at}", lambda url: url.split("#")[0] == file.as_uri(), **shown)
 
 
-def at_server(browser: Browser, url: str, *, width: int = 1280) -> AbstractContextManager[Page]:
-    """A page of a server on this machine, from which others of it may be opened."""
-    origin = "/".join(url.split("/")[:3])
-    return at_address(browser, url, lambda asked: asked.startswith(f"{origin}/"), width=width)
-
-
 @contextmanager
 def at_address(
     browser: Browser,

@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-import shutil
 from pathlib import Path
 from urllib.parse import quote
 
@@ -217,25 +216,6 @@ def test_classes_without_texts_are_shown_too(browser: Browser, tmp_path: Path) -
         assert f"quantdrift show {run.path} --data FOLDER" in page.inner_text(".explorer")
 
 
-def test_a_gate_shows_its_rules_and_the_inputs_it_lists(browser: Browser, run: Run, tmp_path: Path) -> None:
-    baseline = search_run(tmp_path / "before", noise=0.01)
-    asked = ("--baseline", tmp_path / "baseline.json", "--report", tmp_path / "gate.json", "--worst", 7)
-    assert cli("gate", baseline.path, "--update", *asked[:2])[0] == 0
-    assert cli("gate", run.path, *asked)[0] != 0
-    assert cli("report", tmp_path / "gate.json", "-o", tmp_path / "gate.html")[0] == 0
-    with opened(browser, tmp_path / "gate.html") as page:
-        rules, _ = content(page)["sections"]
-        shown = [
-            [cell.removeprefix("✕ ").removeprefix("▲ ").removeprefix("✓ ") for cell in row]
-            for row in cells(page, "rules")
-        ]
-        assert (shown, page.locator(".changes li").count()) == (rules["grids"][0]["rows"], 7)
-        assert page.locator(".arm").count() == 2
-        page.keyboard.press("k")
-        page.keyboard.press("j")
-        assert page.locator(".changes li").nth(1).get_attribute("aria-selected") == "true"
-
-
 @pytest.mark.slow
 def test_ten_thousand_queries_open_within_two_seconds(browser: Browser, tmp_path: Path) -> None:
     words = "what is the boundary layer of a slender body at high speed and how is it measured "
@@ -413,21 +393,3 @@ def test_no_cell_of_csv_begins_like_a_formula(browser: Browser, tmp_path: Path) 
         _, *rows = saved(page, "#changed button.save")
     assert {row[1].removeprefix("'") for row in rows} == set(texts)
     assert not [cell for row in rows for cell in row[:2] if cell.startswith(("=", "+", "-", "@"))]
-
-
-def test_a_gate_has_the_texts_and_rankings_of_the_run_that_it_judged(browser: Browser, tmp_path: Path) -> None:
-    before, run = search_run(tmp_path / "before", noise=0.01), search_run(tmp_path / "now")
-    asked = ("--baseline", tmp_path / "baseline.json", "--report", tmp_path / "gate.json")
-    assert cli("gate", before.path, "--update", *asked[:2])[0] == 0
-    assert cli("gate", run.path, *asked)[0] != 0
-    assert cli("report", tmp_path / "gate.json", "-o", tmp_path / "gate.html")[0] == 0
-    worst = run.changed()[0]
-    with opened(browser, tmp_path / "gate.html") as page:
-        assert page.locator(".examples li").count() == 10
-        assert page.inner_text(".pane header > p") == f"query number {worst.input_id[1:]}"
-        assert (page.locator(".arm").nth(1).locator("li").count(), cut(page)) == (10, [])
-    shutil.rmtree(run.path)  # then ids are all that is known
-    assert cli("report", tmp_path / "gate.json", "-o", tmp_path / "gate.html")[0] == 0
-    assert "query number" not in (tmp_path / "gate.html").read_text(encoding="utf-8")
-    code, _, err = cli("report", tmp_path / "gate.json", "--data", tmp_path / "now" / "data", "-o", tmp_path / "g.html")
-    assert (code, "not found" in err) == (2, True)

@@ -27,7 +27,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_chart_is_drawn_and_a_square_of_the_map_opens_its_run(browser: Browser, file: Path, dark: bool) -> None:
     with opened(browser, file, dark=dark) as page:
         drawn(page)
-        assert page.locator(".chart svg").count() == 6
+        assert page.locator(".chart svg").count() == 3
         assert "2 runs of the study are open" in page.inner_text(".first")
         square = page.locator("#map svg text[aria-label*='scheme: W3-gptq'][aria-label*='model: minilm']")
         square.click()

@@ -12,7 +12,6 @@ from pydantic.json_schema import GenerateJsonSchema
 import quantdrift
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import parse_json
-from quantdrift.gate.result import GateResult
 
 OURS = ("quantdrift", "quantdrift_pytest")
 
@@ -27,7 +26,7 @@ OPEN = {
 
 
 def schemas() -> dict[str, type]:
-    """What pydantic checks: all models of ours by name, and the result of a gate, which is a dataclass."""
+    """What pydantic checks: all models of ours by name."""
     for module in pkgutil.walk_packages(quantdrift.__path__, "quantdrift."):
         try:
             importlib.import_module(module.name)
@@ -38,7 +37,7 @@ def schemas() -> dict[str, type]:
     for model in models:
         models += [other for other in model.__subclasses__() if other not in models]
     ours = [model for model in models if model.__module__.split(".")[0] in OURS]
-    return {f"{model.__module__}.{model.__qualname__}": model for model in ours} | {"the result of a gate": GateResult}
+    return {f"{model.__module__}.{model.__qualname__}": model for model in ours}
 
 
 def without_bounds(part: Any, place: str) -> Iterator[str]:

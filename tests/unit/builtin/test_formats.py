@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from quantdrift.builtin.onnx.saving import pack
 from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError, SpecError, UnsupportedError
@@ -12,7 +13,6 @@ from quantdrift.builtin.formats.floats import e2m1, e4m3
 from quantdrift.candidate.calibration.candidate import LayerStore
 from quantdrift.candidate.calibration.in_order import LayerCandidate
 from quantdrift.candidate.pair import QuantizedPair
-from quantdrift.features.export.onnx import pack
 from quantdrift.features.repair.choice import check_plain
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.models.files.saved import check_savable

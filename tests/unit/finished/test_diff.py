@@ -17,7 +17,7 @@ from quantdrift.metrics import parse_metric
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import read_run
 from support.comparison_samples import N, evidence_of, flipped, run_of, scores
-from support.finished_samples import A, B, question, write_json, write_mteb, write_samples, write_trec
+from support.finished_samples import A, B, question, write_json, write_samples, write_trec
 
 QRELS = {"q1": {"d1": 1}, "q2": {"d2": 1}}
 FLIP = parse_metric("flip@1")
@@ -75,20 +75,11 @@ def test_a_query_that_finds_itself_can_be_left_out(pair: tuple[Path, Path], tmp_
     assert diff(pair[0], pair[0]).notes == ("A and B hold the same, to the letter",)
 
 
-def test_labels_of_a_classifier_flip_and_are_right_only_with_labels(tmp_path: Path) -> None:
-    a = write_mteb(tmp_path / "a", [["x", "y", "x", "z"], ["x", "y", "x", "x"]])
-    b = write_mteb(tmp_path / "b", [["x", "x", "x", "y"], ["x", "y", "x", "x"]])
-    compared = diff(a, b)
-    assert [values(part, "flip@1", "harm") for part in compared.parts] == [[0.5, None], [0.0, None]]
-    # two experiments of the same four inputs are four inputs: 0, 1/2, 0, 1/2
-    pooled = pooled_estimate(FLIP, compared.parts)
-    assert (pooled.value, pooled.n) == (0.25, 4)
-    right = {"0": {"x": 1}, "1": {"y": 1}, "2": {"y": 1}, "3": {"y": 1}}
-    # right 2 of 4 before, 2 of 4 after; the third is wrong in both
-    names = ("harm", "benefit", "reference.accuracy", "accuracy")
-    assert values(diff(a, b, qrels=right).parts[0], *names) == [0.25, 0.25, 0.5, 0.5]
-    with pytest.raises(DataError, match=r"1 of 4 .*'3'"):
-        diff(a, b, qrels={name: right[name] for name in "012"})
+def test_parts_of_the_same_inputs_are_averaged_input_by_input() -> None:
+    before = dict(zip("1234", "xyxz", strict=True))
+    found = [evidence_of_answers(before, dict(zip("1234", after, strict=True))) for after in ("xxxy", "xyxz")]
+    pooled = pooled_estimate(FLIP, [PartDiff(name=str(n), inputs="t", evidence=of) for n, of in enumerate(found)])
+    assert (pooled.value, pooled.n) == (0.25, 4)  # 0, 1/2, 0, 1/2
 
 
 def test_questions_of_lm_eval_by_hand(tmp_path: Path) -> None:
@@ -208,7 +199,6 @@ def write_log(path: Path, samples: list[Any]) -> Path:
     [
         (write_trec, ({**A, "q3": ONE}, {**B, **MORE}), r"1 of 3 .*\(q3\); 2 of 4 .*\(q4, q5\)", (1, 2)),
         (write_trec, (A, {q: {f"{d}x": s for d, s in run.items()} for q, run in A.items()}), "all items", None),
-        (write_mteb, ([["x", "y", "x"]], [["x", "y"]]), "3 in A and 2 in B, which have no names", None),
         (write_log, (questions(4), OTHER_PROMPT), "differ in prompt of 1 documents", None),
         # a document is left out once, however many filters it went through
         (write_log, FILTERS, "2 of 5 only in A.*\n--common", (2, 0)),

@@ -71,9 +71,9 @@ def test_the_latest_samples_of_a_task_count(tmp_path: Path) -> None:
     assert read_finished(folder).parts["t"].content[0][0]["filtered_resps"][0][0] == "-3.0"
 
 
-@pytest.mark.parametrize("predictions", [[[0.1, 0.7], [0.2, 0.3]], {"pair": [0.5, 0.2]}, [0.5], {}])
-def test_predictions_without_an_answer_are_refused(predictions: Any, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no answer"):
+@pytest.mark.parametrize("predictions", [[["x", "y"], ["x", "x"]], {"pair": [0.5, 0.2]}, [0.5], {}])
+def test_predictions_of_what_is_no_search_are_refused(predictions: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected rankings of documents"):
         read_finished(write_mteb(tmp_path / "a", predictions))
 
 

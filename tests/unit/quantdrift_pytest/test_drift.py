@@ -1,6 +1,5 @@
-"""Limits as keywords, and markers, of the pytest plugin."""
+"""Limits as keywords, of the pytest plugin."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from quantdrift.base.errors import QuantDriftError, UnknownNameError
 from quantdrift.gate.rules import RuleError, parse_rule
 from quantdrift.metrics import MetricError
-from quantdrift_pytest.assertion import hold_marks
 from quantdrift_pytest.drift import limit_rule
 
 
@@ -41,17 +39,3 @@ def test_a_limit_is_a_maximum_where_lower_is_better_and_else_a_minimum(name: str
 def test_what_is_no_limit_says_what_would_be(name: str, value: Any, error: type[QuantDriftError], message: str) -> None:
     with pytest.raises(error, match=message):
         limit_rule(name, value)
-
-
-@pytest.mark.parametrize(
-    ("mark", "given"),
-    [
-        (pytest.mark.drift(flip=0.2), "got flip"),
-        (pytest.mark.drift("minilm@W4", "data/faq", flip=0.2), "'data/faq', flip"),
-    ],
-)
-def test_a_marker_that_names_no_pair_says_what_it_takes(mark: pytest.MarkDecorator, given: str) -> None:
-    item: Any = SimpleNamespace(stash={})
-    with pytest.raises(pytest.UsageError, match="takes the pair first") as caught:
-        hold_marks(item, [mark.mark])
-    assert str(caught.value).endswith(given)

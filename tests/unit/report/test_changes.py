@@ -13,9 +13,10 @@ from quantdrift.runs.changes import Changed, changed_inputs
 from support.small_evidence import FOUR
 
 ARMS = ("full precision", "W4")
+NO_TEXTS = Texts(told="")
 
 
-def of_four(texts: Texts | None = None) -> dict[str, Any]:
+def of_four(texts: Texts = NO_TEXTS) -> dict[str, Any]:
     return changes_of(changed_inputs(FOUR), arms=ARMS, right="relevant", texts=texts, evidence=FOUR)
 
 
@@ -40,7 +41,9 @@ def test_both_rankings_of_a_change_with_scores_labels_and_where_they_were() -> N
 
 
 def test_without_labels_every_change_is_listed_and_none_is_judged() -> None:
-    content = changes_of(changed_inputs(replace(FOUR, judgements=None)), arms=ARMS, right="relevant", evidence=FOUR)
+    content = changes_of(
+        changed_inputs(replace(FOUR, judgements=None)), arms=ARMS, right="relevant", texts=NO_TEXTS, evidence=FOUR
+    )
     assert (content["labelled"], content["kinds"]) == (False, {})
     assert all("kind" not in row for row in content["changed"])
 
@@ -48,7 +51,9 @@ def test_without_labels_every_change_is_listed_and_none_is_judged() -> None:
 def test_lists_that_were_cut_short_have_scores_only_where_they_are_known() -> None:
     lists: Any = ({"q": {"a": 0.9, "b": 0.8}}, {"q": {"c": 0.7, "a": 0.6}})
     evidence = evidence_of_rankings(*lists, complete=False, depth=2)
-    (row,) = changes_of(changed_inputs(evidence), arms=ARMS, right="relevant", evidence=evidence)["changed"]
+    (row,) = changes_of(changed_inputs(evidence), arms=ARMS, right="relevant", texts=NO_TEXTS, evidence=evidence)[
+        "changed"
+    ]
     assert row["candidate"] == [[2, None, 0.7, None, None], [0, 0.9, 0.6, None, 1]] or row["candidate"][0][1] is None
     assert "rank_before" not in row
 
@@ -66,7 +71,7 @@ def test_a_choice_belongs_to_its_question() -> None:
     unknown = dict.fromkeys(("rank_before", "rank_after", "was_right", "is_right", "gap"))
     change = Changed(input_id="q1", before="0", after="1", **unknown)  # type: ignore[arg-type]
     texts = Texts(choices={"q1": ["yes", "no"], "q2": ["red", "blue"]}, told="")
-    content = changes_of([change, replace(change, input_id="q2")], arms=ARMS, right="right", texts=texts)
+    content = changes_of([change, replace(change, input_id="q2")], arms=ARMS, right="right", texts=texts, evidence=FOUR)
     answers = [[content["items"][row[which]] for which in ("before", "after")] for row in content["changed"]]
     assert answers == [[["0", "yes"], ["1", "no"]], [["0", "red"], ["1", "blue"]]]
 

@@ -10,7 +10,7 @@ import pytest
 
 from quantdrift.metrics import parse_metric
 from quantdrift.report import figures, study_figures
-from quantdrift.report.figures import Figure, mean_points, theme
+from quantdrift.report.figures import Figure, theme
 from quantdrift.spec.grammar import parse, parse_scheme
 from quantdrift.statistics.estimates import Estimate
 from quantdrift.study.folder import StudyFolder
@@ -42,16 +42,11 @@ def results(study: StudyFolder) -> list[Result]:
 def charts(results: list[Result]) -> list[Figure]:
     runs = [done.run for done in results if done.run is not None]
     links = {done.cell.name: f"#{done.cell.name}" for done in results}
-    evidence = {(done.cell.model, done.scheme): done.run.evidence() for done in results[:2] if done.run is not None}
-    widths = {run.record["spec"]: run.record["quantization"].get("allocation") for run in runs}
     return [
         study_figures.heat_map(results, links),
         paper_figures.law_chart(law_runs(runs), {run.path: "#there" for run in runs}, {}),
         study_figures.change_rates(results),
         study_figures.pareto(results),
-        figures.layers({name: held for name, held in widths.items() if held is not None}),
-        figures.coverage_chart({line: figures.coverage_of(held) for line, held in evidence.items()}),
-        figures.routing_chart({line: figures.routing_of(held) for line, held in evidence.items()}),
         figures.separation_histogram([run.evidence() for run in runs]),
     ]
 
@@ -150,35 +145,10 @@ def test_the_histogram_counts_every_input_once() -> None:
         assert row["top"] - row["base"] == row["n"]
 
 
-def test_curves_are_means_where_all_are_defined_and_hold_what_certify_says(results: list[Result]) -> None:
-    mean = mean_points([[(0.1, 0.2), (0.2, None)], [(0.3, 0.6), (0.4, 0.5)]])
-    assert mean == [(pytest.approx(0.2), pytest.approx(0.4)), (pytest.approx(0.3), None)]
-    run = results[0].run
-    evidence = run.evidence()
-    coverage = dict(figures.coverage_of(evidence))
-    assert coverage[0.01] is None  # of 40 inputs, 20 calibrate, and 99 are needed
-    shares = [share for share in coverage.values() if share is not None]
-    assert shares == sorted(shares)
-    routing = [back for _, back in figures.routing_of(evidence) if back is not None]
-    assert routing == sorted(routing)
-
-
-def test_bits_and_sensitivity_of_layers_are_those_recorded() -> None:
-    recorded = {"widths": {"a.query": 3, "a.key": 4}, "losses": {"a.query": 1.0, "a.key": 3.0}}
-    figure = figures.layers({"m@W3.5+gap on docs": recorded})
-    assert [(row["layer"], row["bits"], row["share"]) for row in rows(figure)] == [
-        ("a.query", 3, 0.25),
-        ("a.key", 4, 0.75),
-    ]
-    (only,) = figures.layers({"m": {"widths": {"a": 3}}}).spec["vconcat"]  # of older runs, bits alone
-    assert only["encoding"]["y"]["field"] == "bits"
-
-
 def test_hostile_names_are_text(results: list[Result], capfd: pytest.CaptureFixture[str]) -> None:
     cell = results[0].cell.model_copy(update={"model": HOSTILE, "data": DataEntry(task="x", name=HOSTILE * 9)})
     hostile = [replace(results[0], cell=cell), *results]
-    layer = figures.layers({HOSTILE: {"widths": {HOSTILE: 4}}, "other": {"widths": {HOSTILE: 3}}})
-    for figure in (study_figures.heat_map(hostile, {}), study_figures.change_rates(hostile), layer):
+    for figure in (study_figures.heat_map(hostile, {}), study_figures.change_rates(hostile)):
         text = json.dumps(figure.spec)
         assert "\\n" not in text
         assert "\\u001b" not in text

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.gate.output import markdown_text, write_report
 from quantdrift.report import run as of_run
 from quantdrift.report.markdown import markdown_of
 from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.show.tables import Grid
 from support.beir_folder import write_beir_folder
 from support.command_line import cli
-from support.gate_result_samples import NASTY, WORSE, WORST, result
+from support.gate_result_samples import NASTY
 from support.hostile_text import HOSTILE, check_clean
 from support.small_evidence import QRELS
 from unit.report.report_samples import rendered, tables, written
@@ -129,10 +128,3 @@ def test_each_run_of_a_small_study_is_told_and_of_a_large_one_none() -> None:
     assert tables(few)[1:] == [[["input", "says"], ["q1", "a *b* &lt;i&gt;"]]] * 2
     assert "/home/me" not in few
     assert "<details>" not in shown(13)
-
-
-def test_a_gate_is_told_as_in_ci(tmp_path: Path) -> None:
-    judged = result(WORSE, worst=(WORST,))
-    write_report(judged, tmp_path / "gate.json")
-    code, printed, _ = cli("report", tmp_path / "gate.json", "--md")
-    assert (code, printed) == (0, markdown_text(judged))

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from quantdrift.metrics import parse_metric
-from quantdrift.report.figures import variants
 from quantdrift.report.page import Page, Section
 from quantdrift.report.study import WORST, page_of
 from quantdrift.runs.folder import read_run
@@ -71,16 +70,6 @@ def test_what_was_not_measured_is_named_with_its_reason(page: Page) -> None:
     assert sorted(row[2] for row in grid.rows) == ["failed", "open"]
     assert any("the disk is full" in row[3] for row in grid.rows)
     assert any("1 run of the study is failed" in line for line in page.warnings)
-
-
-def test_a_chart_with_a_choice_is_a_picture_for_each(page: Page) -> None:
-    figures = [figure for part in page.sections for figure in part.figures]
-    names = [variant.name for figure in figures for variant in variants(figure)]
-    assert len(names) == len(set(names)) > len(figures)
-    assert "heat-map-4-median-separation" in names
-    (layers,) = [figure for figure in figures if figure.name == "layers"]
-    assert len(variants(layers)) == 2  # one for each allocation
-    assert all(not variant.spec["params"][0].get("bind") for variant in variants(layers))
 
 
 def test_a_study_without_a_run_has_a_page(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.builtin.onnx.saving import export_graph, pack, put_codes, save_graph
 from quantdrift.candidate.quantized import QuantizedWeight
-from quantdrift.features.export.onnx import export_graph, pack, put_codes, save_graph
 from quantdrift.models.layers import find_linears
 from support.candidate_samples import rich
 
