@@ -24,26 +24,27 @@ class Silent:
         yield lambda _steps: None
 
 
-def progress_bars(*, quiet: bool) -> Progress:
-    """Bars on the terminal, unless a command is to be quiet."""
-    return Silent() if quiet else Terminal()
+def progress_bars(*, quiet: bool, transient: bool = False) -> Progress:
+    """Bars on the terminal, none with `quiet`; with `transient` a full bar goes away."""
+    return Silent() if quiet else Terminal(transient)
 
 
 class Terminal:
     """A bar per stage, with rate and time left; plain lines where there is no terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, transient: bool = False) -> None:
         from quantdrift.base.console import console  # noqa: PLC0415 -- only when something is shown
 
-        self._console = console(error=True)
+        self._console, self._transient = console(error=True), transient
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A bar that stays when it is full."""
+        """One bar."""
         from rich import progress  # noqa: PLC0415 -- only when something is shown
 
         named = progress.TextColumn("{task.description:<32}", markup=False)  # names may hold what rich takes for markup
         columns = (named, progress.BarColumn(bar_width=24), progress.MofNCompleteColumn())
-        with progress.Progress(*columns, progress.TimeRemainingColumn(), console=self._console) as bars:
+        columns += (progress.TimeRemainingColumn(),)
+        with progress.Progress(*columns, console=self._console, transient=self._transient) as bars:
             task = bars.add_task(clean(name), total=total)
             yield lambda steps: bars.advance(task, steps)

@@ -25,7 +25,7 @@ STRAY = 0.01
 _GRAVEST_FIRST: tuple[Verdict, ...] = ("error", "fail", "incomparable", "underpowered")
 _OTHER_REFERENCE = 0.02
 """Largest share of inputs on which the reference may give another top-1 than in the baseline. Rounding changed less
-than 0.01 wherever it was measured. A digest of weights does not show other prompts, and finished runs have no digest."""
+than 0.01 wherever it was measured. A digest of weights does not cover prompts, and finished runs have no digest."""
 _ROUNDING = 1e-12
 """Excess over a limit that is not counted: the rounding of a mean depends on the order of the inputs."""
 _NAMED = 10
