@@ -51,9 +51,7 @@ def command(
         "reference,candidate.",
         default="candidate",
     ),
-    out: Path | None = option(
-        "-o --out FOLDER: Also write a run folder, for quantdrift metrics and compare."
-    ),
+    out: Path | None = option("-o --out FOLDER: Also write a run folder, for quantdrift metrics and compare."),
 ) -> Output:
     """Show what changed between two finished runs of any program; A is the reference.
 
