@@ -7,7 +7,6 @@ is called.
 import errno
 import io
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -208,7 +207,6 @@ def ended(app: typer.Typer, name: str) -> NoReturn:
 def _run(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
     try:
         with extras_named(needed_for=" ".join([name, *arguments[:1]])):
-            _refuse_unquoted(arguments)
             code = app(prog_name=name, standalone_mode=False)
     except Exception as error:
         show = getattr(error, "show", None)  # typer's usage errors have it
@@ -231,15 +229,6 @@ def _missing(error: Any) -> str:
     command, param = str(error.ctx.command_path), error.param
     name = param.metavar if param.param_type_name == "argument" else param.opts[0]
     return f"{command.partition(' ')[2]} expects {name}: {(param.help or '').rstrip('.')} (more: {command} --help)"
-
-
-def _refuse_unquoted(arguments: Sequence[str]) -> None:
-    """Refuse `run minilm vs ./other`, which the shell splits into three arguments, and say how to quote it."""
-    if arguments[:1] in (["run"], ["gate"]) and "vs" in arguments[2:-1]:
-        at = arguments.index("vs", 2)
-        before, after = arguments[at - 1], arguments[at + 1]
-        quoted = shlex.join([*arguments[: at - 1], f"{before} vs {after}", *arguments[at + 2 :]])
-        raise QuantDriftError(f"a pair of two models is one argument and needs quotes: quantdrift {quoted}")
 
 
 def tell_crash(error: Exception) -> None:

@@ -147,7 +147,7 @@ def _judged(options: GateOptions) -> Output | None:
     snapshot = snapshot_for(target, rules, baseline)
     Baseline.of(snapshot).write(path)
     note(f"{'wrote' if baseline is None else 'updated'} the baseline {path} ({snapshot.n_inputs:,} inputs); commit it")
-    for line in [*target.notes, *output.beyond_reach(rules, snapshot, alpha=alpha)]:
+    for line in target.notes:
         note(line)
     if not judged:
         return None

@@ -1,21 +1,15 @@
 """Show the result of a gate: as sentences, tables, Markdown, JUnit XML and JSON, and to the CI."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
-
 from quantdrift.base.display import clean, json_text, markdown_table, note, prose, shorten, shown
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import check_writable, write_text
 from quantdrift.base.text import counted, some
-from quantdrift.gate.baseline import Snapshot
-from quantdrift.gate.judge import least_inputs
 from quantdrift.gate.result import GateResult, Judgement, Verdict, Worst
-from quantdrift.gate.rules import Rule
 from quantdrift.metrics.numbers import cell, show, show_p, show_step
 from quantdrift.show.tables import Column, Grid, table
 from quantdrift.statistics.estimates import Estimate
@@ -267,21 +261,3 @@ def tell_ci(environ: Mapping[str, str], *, verdict: Verdict, code: int, summary:
                     file.write(text)
             except OSError as error:
                 note(f"nothing was written to {place} ({variable}): {error.strerror}")
-
-
-# --- when a baseline is written ---------------------------------------------------------------
-
-
-def beyond_reach(rules: Sequence[Rule], snapshot: Snapshot, *, alpha: float) -> list[str]:
-    """The rules that this number of inputs can never pass, one line each."""
-    lines = []
-    for rule in rules:
-        values = snapshot.values.get(str(rule.metric))
-        if values is None or not rule.compares or rule.number is None or rule.on or math.isinf(rule.metric.span):
-            continue
-        n, least = int(np.isfinite(values).sum()), least_inputs(rule, alpha=alpha)
-        if 0 < n < least:
-            lines.append(
-                f"'{rule}' cannot pass with {n:,} inputs and takes {least:,}: measure more, or raise the margin"
-            )
-    return lines
