@@ -33,8 +33,8 @@ def command(
         "NAME: Put inputs into buckets by separation, contenders or any other metric, and compute metrics in each."
     ),
     edges: str | None = option(
-        "A,B,...: With --by, the lower ends of the buckets, e.g. 0,0.1,1; the last has no upper end. By default those of "
-        "the paper for separation and contenders, and quartiles for other metrics."
+        "A,B,...: With --by, the lower ends of the buckets, e.g. 0,0.1,1; the last has no upper end. By default those "
+        "of the paper for separation and contenders, and quartiles for other metrics."
     ),
 ) -> Output:
     """Compute metrics from run folders, without the model and without torch.

@@ -40,8 +40,8 @@ def command(options: NoiseOptions) -> Output:
     """
     if is_endpoint(options.model):
         raise QuantDriftError(
-            f"noise varies how a model runs here, and {options.model} runs elsewhere; for the effect of batches there see "
-            "the noise floor of a run, or quantdrift canary save"
+            f"noise varies how a model runs here, and {options.model} runs elsewhere; see the noise floor of a run, or "
+            "quantdrift canary save, for the effect of batches there"
         )
     dataset = of_texts(options.dataset, "noise")
     from quantdrift.candidate.refusals import check_pair

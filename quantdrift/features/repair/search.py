@@ -235,7 +235,7 @@ class Tuner:
     # --- configurations to try --------------------------------------------------------------------
 
     def _weights(self, bits: float) -> Iterator[Scheme]:
-        """The best configurations of the weights, with one width and with widths by gap; the last is the best of all."""
+        """The best configurations of the weights, with one width and with widths by gap; the best of all is last."""
         few, many = map(self._problem, STEPS)
         better = self._ranked(choice.uniform_configurations(self.spec.scheme, self.quantizers), few, bits)
         if not better:

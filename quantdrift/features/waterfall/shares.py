@@ -191,6 +191,6 @@ def in_words(waterfalls: Sequence[Waterfall], *, named: str) -> list[str]:
     return [
         f"{100 * total:.1f} % of the top-1 answers change from full precision to {named}. By stage, in points that add "
         f"up to it: {ranked}{restored}.",
-        f"Each stage alone: {alone} = {100 * total - value:.1f} %; the interaction is {value:+.1f} points ({low:+.1f} to "
-        f"{high:+.1f}): {meaning}.",
+        f"Each stage alone: {alone} = {100 * total - value:.1f} %; the interaction is {value:+.1f} points ({low:+.1f} "
+        f"to {high:+.1f}): {meaning}.",
     ]
