@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from quantdrift.base.display import clean
 
@@ -35,7 +35,7 @@ class Terminal:
     def __init__(self, transient: bool = False) -> None:
         from quantdrift.base.console import console  # noqa: PLC0415 -- only when something is shown
 
-        self._console, self._transient = console(error=True), transient
+        self._settings: Any = {"console": console(error=True), "transient": transient}
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -44,7 +44,6 @@ class Terminal:
 
         named = progress.TextColumn("{task.description:<32}", markup=False)  # names may hold what rich takes for markup
         columns = (named, progress.BarColumn(bar_width=24), progress.MofNCompleteColumn())
-        columns += (progress.TimeRemainingColumn(),)
-        with progress.Progress(*columns, console=self._console, transient=self._transient) as bars:
+        with progress.Progress(*columns, progress.TimeRemainingColumn(), **self._settings) as bars:
             task = bars.add_task(clean(name), total=total)
             yield lambda steps: bars.advance(task, steps)

@@ -158,7 +158,7 @@ def change_rates(results: Sequence[Result]) -> figures.Figure:
         for rate in sorted(rates, key=lambda rate: -rate.scheme.weight_bits)
     ]
     methods = figures.in_order(row["method"] for row in values)
-    shared = {
+    shared: dict[str, Any] = {
         "x": figures.named("width", sort=figures.in_order(row["width"] for row in values), axis={"labelAngle": 0}),
         "xOffset": {"field": "method", "sort": methods},
         "color": figures.named("method", "quantizer", sort=methods),

@@ -206,7 +206,7 @@ def test_runs_that_cannot_be_asked_about_are_refused(data: Path, tmp_path: Path)
     with pytest.raises(RunError, match="no search"):
         questions_of(write_search(tmp_path / "W2", data, REFERENCE, kind="classification"))
     (data / "answers.jsonl").unlink()
-    with pytest.raises(DataError, match=r"has no answers\.jsonl; name a file"):
+    with pytest.raises(DataError, match=r"has no answers\.jsonl; give a file"):
         questions_of(run)
     (data / "corpus.jsonl").write_text('{"_id": "d0", "text": "other"}')
     with pytest.raises(DataError, match=r"gone or changed .* --data"):
