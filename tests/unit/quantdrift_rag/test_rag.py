@@ -209,7 +209,7 @@ def test_runs_that_cannot_be_asked_about_are_refused(data: Path, tmp_path: Path)
     with pytest.raises(DataError, match=r"has no answers\.jsonl; give a file"):
         questions_of(run)
     (data / "corpus.jsonl").write_text('{"_id": "d0", "text": "other"}')
-    with pytest.raises(DataError, match=r"gone or changed .* --data"):
+    with pytest.raises(DataError, match=r"missing or changed .* --data"):
         questions_of(run)
 
 
