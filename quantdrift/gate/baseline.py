@@ -123,10 +123,11 @@ class Baseline(Record):
     def of(cls, snapshot: Snapshot) -> Self:
         """Make the file of a snapshot."""
         identity = snapshot.identity
+        model = "unknown model" if identity.model is None else identity.model
         columns = [values.tolist() for values in snapshot.values.values()]
         return cls(
-            spec=identity.spec or "unknown spec",
-            reference=_Named(name=identity.model or "unknown model", digest=identity.model_fingerprint),
+            spec="unknown spec" if identity.spec is None else identity.spec,
+            reference=_Named(name=model, digest=identity.model_fingerprint),
             candidate=_Candidate(digest=identity.candidate_fingerprint),
             data=_Named(name=identity.data_name, digest=identity.data_fingerprint),
             settings=identity.meaning,
