@@ -35,7 +35,7 @@ from quantdrift.finished.shortlist import Shortlist as Lists
 from quantdrift.kinds.encoder import KINDS
 from quantdrift.measuring.flow import Reading
 from quantdrift.measuring.readings import Classes, Head, ReadOtherwise, Search, calibration_queries, shortlist_of
-from quantdrift.models.files.checkpoint import find_checkpoint, full_precision, refuse_missing, refuse_quantized
+from quantdrift.models.files.checkpoint import find_checkpoint, full_precision_source, refuse_missing, refuse_quantized
 from quantdrift.models.files.kinds import check_kind, kind_of, writes_text
 from quantdrift.models.files.named import ModelSource
 from quantdrift.models.heads import find_head
@@ -180,7 +180,7 @@ def load_model(
     prompts: Mapping[str, str] | None = None,
 ) -> LocalModel:
     """The model that these data take, at full precision, whatever dtype its files have."""
-    source, where = full_precision(name), pick_device(device)
+    source, where = full_precision_source(name), pick_device(device)
     encoder_kind = kind_of(source, "classes" if kind is not None else "shortlist" if reranks else "search", revision)
     with KINDS.tried(encoder_kind):
         model: LocalModel = imported(encoder_kind.load)(
@@ -371,7 +371,7 @@ def _two_models(
         if checkpoint.method == "none":
             _refuse_alone(candidate_source(checkpoint), None)
     if local is None and not is_endpoint(name.reference):
-        source = full_precision(name.reference)
+        source = full_precision_source(name.reference)
         _refuse_alone(source, revision)
     elif local is None and revision is not None:
         raise UnsupportedError(f"--revision is of a reference on the hub; {name.reference} is on a server")
@@ -424,7 +424,7 @@ def _refuse_same(name: Versus) -> None:
 def _two_with_heads(name: Versus, kind: Kind | None, **where: Unpack[Place]) -> TwoModels:
     """Load two classifiers of inputs of a kind, whose classes are the same in the same order, or two cross-encoders."""
     _refuse_same(name)
-    source, checkpoint = full_precision(name.reference), find_checkpoint(name.candidate)
+    source, checkpoint = full_precision_source(name.reference), find_checkpoint(name.candidate)
     refuse_missing(checkpoint)
     wanted = "cross-encoder" if kind is None else "classifier"
     check_kind(source, wanted, where.get("revision"))

@@ -40,7 +40,7 @@ from quantdrift.models.model import LoadedModel
 from quantdrift.models.packed import KERNELS, check_bitsandbytes, check_gptq, kernel_for
 from quantdrift.models.stored import StoredLayers, stored_layers
 from quantdrift.models.weights import add_tensor, weights_fingerprint
-from quantdrift.scoring.streamed import full_precision
+from quantdrift.scoring.streamed import float32_products
 
 _TAKEN = "pooling, normalization, prompts and length limit"
 _TAKEN_TO_RERANK = "prompts, length limit and what makes a score of its logits"
@@ -257,7 +257,7 @@ def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
     Some greet on standard output, where a record may be expected, and some set the precision of products in float32.
     """
     loud = "gptqmodel" in packages_for(checkpoint.method)[0]
-    with full_precision(), redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
+    with float32_products(), redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
         yield
 
 

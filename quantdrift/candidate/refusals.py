@@ -16,7 +16,7 @@ from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES
-from quantdrift.models.files.checkpoint import full_precision
+from quantdrift.models.files.checkpoint import full_precision_source
 from quantdrift.models.files.model_files import format_of
 from quantdrift.models.files.named import resolve
 from quantdrift.scheme import Scheme
@@ -125,7 +125,7 @@ def check_spec(spec: Spec, *, loaded: bool = False) -> None:
         if stage.in_(spec.scheme):
             stage.refuse(spec.scheme)
     if not loaded:
-        full_precision(spec.model)
+        full_precision_source(spec.model)
 
 
 def read_candidate(text: str, *, has_data: bool) -> Spec:

@@ -128,17 +128,11 @@ def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
     return replace(state, reference_keys=moved(state.reference_keys), candidate_keys=moved(state.candidate_keys))
 
 
-def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
-    """Replace the rows of the queries in `mask` by those of another state, which holds these queries alone."""
-    places = mask.nonzero()[:, 0]
-    return state_of(*(getattr(state, name).index_copy(0, places, getattr(rows, name)) for name in FIELDS))
-
-
 class Block:
     """The running state of one block of queries."""
 
-    def __init__(self, n_queries: int, k: int, device: torch.device, bars: tuple[Tensor, Tensor] | None = None) -> None:
-        self.top = PairedTopK(n_queries, k, device, bars)
+    def __init__(self, n_queries: int, k: int, device: torch.device) -> None:
+        self.top = PairedTopK(n_queries, k, device)
         self.extremes = torch.tensor([[math.inf], [-math.inf]], device=device).repeat(1, n_queries)
         self.n_items = torch.zeros(n_queries, dtype=torch.int64, device=device)
 

@@ -43,19 +43,12 @@ class PairedTopK:
     stripes of columns, and only stripes that hold a winner are looked into. What one arm ranks high the other mostly
     does too, so winners of either arm go into one buffer, with both scores; when it is full it is merged into both
     lists.
-
-    `bars` (float32 [n_queries] each) are scores that items must beat from the start. Of a bar that was set too high,
-    the k-th best of the list tells: it does not beat the bar (an item that won in the other arm stands there), or is
-    `EMPTY`. Whoever sets bars looks for that afterwards.
     """
 
-    def __init__(self, n_queries: int, k: int, device: torch.device, bars: tuple[Tensor, Tensor] | None = None) -> None:
+    def __init__(self, n_queries: int, k: int, device: torch.device) -> None:
         self.k = k
         self.reference = _TopK(n_queries, k, device)
         self.candidate = _TopK(n_queries, k, device)
-        self.primed = bars is not None
-        if bars is not None:
-            self.reference.threshold, self.candidate.threshold = bars
         self.capacity = max(64, _BUFFER_PER_K * k)
         shape = (n_queries, self.capacity)
         self.scores = torch.full((2, *shape), float("-inf"), device=device)
@@ -66,7 +59,7 @@ class PairedTopK:
     def add(self, reference: Tensor, candidate: Tensor, offset: int) -> None:
         """Take a tile in; positions start at `offset`, behind all before. An item at -inf in both arms never enters."""
         n, width = reference.shape
-        selective, self.seen = self.primed or self.seen >= self.k, self.seen + width
+        selective, self.seen = self.seen >= self.k, self.seen + width
         if not selective:  # there are no scores to beat yet
             self._add_all(reference, candidate, offset)
             return

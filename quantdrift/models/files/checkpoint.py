@@ -245,7 +245,7 @@ def _shortened(value: Any) -> Any:
 _SAVED = "quantized already (a candidate saved by quantdrift quantize)"
 
 
-def full_precision(name: str) -> ModelSource:
+def full_precision_source(name: str) -> ModelSource:
     """Find the model that a spec names, and refuse one that is known to be quantized.
 
     Nothing is loaded or downloaded; `refuse_quantized` looks at a model from the hub once it is loaded.

@@ -19,7 +19,7 @@ from quantdrift.builtin.onnx.graph import OnnxGraph, read_graph
 from quantdrift.builtin.sentence.work import SentenceEncoder, load_encoder
 from quantdrift.candidate.checkpoint import StoredCandidate, load_checkpoint
 from quantdrift.models.bits import BitsReport
-from quantdrift.models.files.checkpoint import find_checkpoint, full_precision
+from quantdrift.models.files.checkpoint import find_checkpoint, full_precision_source
 from quantdrift.models.files.named import resolve
 from support.candidate_samples import TEXTS, bert, save_backbone, tokenizer
 
@@ -230,7 +230,7 @@ def test_what_cannot_be_fed_or_read_is_refused(reference: SentenceEncoder, tmp_p
         with pytest.raises(UnsupportedError, match=text):
             load(folder, reference)
     with pytest.raises(UnsupportedError, match="candidate only"):
-        full_precision(str(folder))
+        full_precision_source(str(folder))
 
 
 def outside(model: Any, location: str, **more: str) -> Any:
