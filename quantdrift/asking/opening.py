@@ -17,12 +17,7 @@ from quantdrift.builtin.classifier.work import Classifier
 from quantdrift.builtin.cross_encoder.work import CrossEncoderModel
 from quantdrift.builtin.sentence.work import SentenceEncoder, choose_prompts, differences, pick_device
 from quantdrift.candidate.calibration.sample import calibration_texts
-from quantdrift.candidate.checkpoint import (
-    candidate_source,
-    load_checkpoint,
-    load_stored_classifier,
-    load_stored_reranker,
-)
+from quantdrift.candidate.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
 from quantdrift.candidate.methods import methods_of
 from quantdrift.candidate.pair import Model, Pair, QuantizedPair, TwoModels
 from quantdrift.candidate.tried import embedded
@@ -433,7 +428,7 @@ def _two_with_heads(name: Versus, kind: Kind | None, **where: Unpack[Place]) -> 
     reference = load_model(name.reference, kind, reranks=kind is None, **where)
     place = pick_device(where.get("device"))
     if isinstance(reference, CrossEncoderModel):
-        return TwoModels(reference, load_stored_reranker(checkpoint, reference, device=place), device=place)
+        return TwoModels(reference, load_checkpoint(checkpoint, reference, device=place), device=place)
     candidate = load_stored_classifier(checkpoint, device=place)
     assert isinstance(reference, Classifier)  # it is of that kind
     if candidate.takes != kind:

@@ -183,25 +183,13 @@ def _in_body(name: str) -> str:
 
 
 def load_checkpoint(
-    checkpoint: Checkpoint, reference: sentence.SentenceEncoder | None, *, device: torch.device
-) -> StoredCandidate:
-    """Load a checkpoint as the candidate of a reference.
+    checkpoint: Checkpoint, reference: Reference | None, *, device: torch.device
+) -> "StoredCandidate | StoredReranker":
+    """Load a checkpoint as the candidate of a reference, of the same kind as this.
 
     A folder that does not say how tokens become an embedding (no modules.json), and a file that is read alone, take
-    pooling, normalization, prompts and length limit from the reference; what has no tokenizer takes that, too.
+    pooling, normalization, prompts and length limit from the reference, and its tokenizer where they have none.
     """
-    return StoredCandidate(**_loaded(checkpoint, reference, device))
-
-
-def load_stored_reranker(
-    checkpoint: Checkpoint, reference: CrossEncoderModel, *, device: torch.device
-) -> StoredReranker:
-    """Load a checkpoint as the candidate of a cross-encoder, from which it takes what it does not say, likewise."""
-    return StoredReranker(**_loaded(checkpoint, reference, device))
-
-
-def _loaded(checkpoint: Checkpoint, reference: Reference | None, device: torch.device) -> dict[str, Any]:
-    """Load a checkpoint, and say in what it differs from its reference."""
     reranks = isinstance(reference, CrossEncoderModel)
     refuse_missing(checkpoint)
     if reference is None and not checkpoint.has_modules:
@@ -232,15 +220,15 @@ def _loaded(checkpoint: Checkpoint, reference: Reference | None, device: torch.d
         # what a graph does behind its states cannot be seen
         unseen = isinstance(encoder.model[0].auto_model, ForeignModule) and len(encoder.model) == 1
         notes += [note for note in others if not (unseen and "differ in pooling" in note)]
-    return {
-        "model": loaded.model,
-        "source": source,
-        "similarity": encoder.similarity,
-        "notes": tuple(notes),
-        "layers": loaded.stored.packed,
-        "checkpoint": checkpoint,
-        "stored_bits": loaded.stored.bits,
-    }
+    return (StoredReranker if reranks else StoredCandidate)(
+        model=loaded.model,
+        source=source,
+        similarity=encoder.similarity,
+        notes=tuple(notes),
+        layers=loaded.stored.packed,
+        checkpoint=checkpoint,
+        stored_bits=loaded.stored.bits,
+    )
 
 
 def candidate_source(checkpoint: Checkpoint) -> ModelSource:

@@ -55,12 +55,6 @@ def calibrated(moments: Moments | None, *, method: str) -> Moments:
 
 # --- imports that leave the process as it was -----------------------------------------------------
 
-_ENVIRONMENT = (
-    *("HF_HOME", "HF_HUB_CACHE", "HF_MODULES_CACHE", "TRANSFORMERS_CACHE"),
-    *("CUDA_DEVICE_ORDER", "PYTORCH_ALLOC_CONF", "ROCR_VISIBLE_DEVICES"),
-)
-"""What gptqmodel and the packages it brings set or delete when they are imported."""
-
 
 @contextmanager
 def silenced(log: logging.Logger) -> Iterator[None]:
@@ -96,7 +90,7 @@ def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
     for name in ("transformers", "datasets"):  # they read the caches' places when imported
         if importlib.util.find_spec(name) is not None:
             importlib.import_module(name)
-    root, environment = logging.root, {name: os.environ.get(name) for name in _ENVIRONMENT}
+    root, environment = logging.root, dict(os.environ)
     level, handlers = root.level, root.handlers[:]
     try:
         with quiet(), importing(GPTQMODEL), redirect_stdout(io.StringIO()):
@@ -106,10 +100,8 @@ def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
     finally:
         root.setLevel(level)
         root.handlers[:] = handlers
-        for name, value in environment.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 @functools.cache

@@ -1,14 +1,7 @@
 """What is refused before anything is loaded: without torch, so in a fraction of a second."""
 
-import ctypes
-import re
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
-from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.extras import refuse_missing, version_of
+from quantdrift.base.extras import refuse_missing
 from quantdrift.builtin.weights import CHOICE
 from quantdrift.candidate.calibration.sample import calibration_texts
 from quantdrift.data.images import Kind
@@ -21,10 +14,6 @@ from quantdrift.models.files.model_files import format_of
 from quantdrift.models.files.named import resolve
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import Spec, Versus, calibrates, chooses, is_endpoint, known_options, options_of, parse
-
-_DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
-_BUILD = re.compile(r"^(cuda|hip)\b[^=\n]*= '", re.MULTILINE)
-"""What torch's version.py says of a build for NVIDIA's or AMD's devices; torch calls both cuda."""
 
 # --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
 
@@ -58,33 +47,6 @@ def refuse_settings(scheme: Scheme) -> None:
 
 
 # --- What is refused before anything is loaded: without torch, so in a fraction of a second -------
-
-
-def check_device(name: str) -> None:
-    """Refuse a device that cannot be there, as far as files tell; whether it works is asked of torch, once loaded."""
-    kind, torch, why = name.partition(":")[0], find_spec("torch"), None
-    if kind not in _DEVICES:
-        why = "torch calls a GPU cuda, or mps on a Mac"
-    elif kind == "mps" and sys.platform != "darwin":
-        why = "only a Mac has it"
-    elif kind == "cuda" and torch is not None and torch.origin is not None:
-        build = _BUILD.search(Path(torch.origin).with_name("version.py").read_text(encoding="utf-8"))
-        if build is None:
-            why = f"torch {version_of('torch')} is built without it"
-        elif build[1] == "cuda" and sys.platform == "linux" and not _loads("libcuda.so.1"):
-            why = "there is no NVIDIA driver"
-    if why is not None:
-        raise UnsupportedError(
-            f"the device {shown(name)} cannot be used here: {why}; expected cpu, or one that is there"
-        )
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
 
 
 def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, loaded: bool = False) -> None:

@@ -53,7 +53,7 @@ def option(text: str, default: Any = None, **settings: Any) -> Any:
         *(head["names"].split() if head else ()),
         help=text,
         metavar=metavar,
-        callback={"RUN": _latest, "DEVICE": _usable}.get(metavar or ""),
+        callback=_latest if metavar == "RUN" else None,
         rich_help_panel=panel[1] if panel else None,
         **settings,
     )
@@ -113,15 +113,6 @@ def _latest(value: Any) -> Any:
     place = last_run()
     note(f"last is {place}")
     return place if isinstance(value, Path) else str(place)
-
-
-def _usable(value: str | None) -> str | None:
-    """A device, which is refused before anything is loaded where it cannot be there."""
-    if value is not None:
-        from quantdrift.candidate.refusals import check_device
-
-        check_device(value)
-    return value
 
 
 # --- what several commands have -------------------------------------------------------------------

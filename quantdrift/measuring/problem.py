@@ -22,7 +22,6 @@ from quantdrift.models.inputs import Encoder, Inputs, Vectors
 from quantdrift.models.layers import LinearLayer
 from quantdrift.models.store import keeping
 from quantdrift.scoring.similarity import Similarity
-from quantdrift.scoring.streamed import score_embeddings
 
 LEAST_SHARE = 4
 """At most one query in this many is taken for calibration."""
@@ -184,82 +183,7 @@ def contenders_for(n_queries: int) -> int:
     return min(CONTENDERS, -(-GAPS // n_queries))
 
 
-def retrieval_problem(
-    encoder: Encoder,
-    queries: Inputs,
-    documents: Inputs,
-    reference: Sequence[Vectors],
-    *,
-    similarity: Similarity,
-    chosen: NDArray[np.int64],
-    batch_size: int,
-    n_contenders: int = 1,
-    excluded: NDArray[np.int64] | None = None,
-    query_only: bool = False,
-) -> GapProblem:
-    """The gaps between the first document and those behind it, in the order of the reference's embeddings.
-
-    Of the queries at the positions `chosen`; per query of all, `excluded` is one document that does not count, or -1.
-    With `query_only` the documents stay at the reference's embeddings.
-    """
-    asked, index = np.asarray(reference[0])[chosen], reference[-1]
-    without = None if excluded is None else excluded[chosen]
-    state = score_embeddings(asked, asked, index, index, similarity=similarity, k=n_contenders + 1, excluded=without)
-    tops = state.reference_top()[0]  # [n_inputs, up to n_contenders + 1], -1 behind the last
-    valid = (tops[:, 1:] >= 0) & (tops[:, :1] >= 0)
-    if not valid.any():
-        raise DataError("no calibration query has two documents, so there is no gap to measure")
-    sides, roles = [queries.part(chosen)], [np.broadcast_to(np.arange(len(chosen))[:, None], valid.shape)]
-    fixed = torch.from_numpy(np.asarray(index)[np.maximum(tops, 0)]) if query_only else None
-    if fixed is None:
-        needed = np.unique(tops[tops >= 0])
-        places = len(chosen) + np.searchsorted(needed, tops)
-        sides.append(documents.part(needed))
-        roles += [np.broadcast_to(places[:, :1], valid.shape), places[:, 1:]]
-        asked = np.concatenate([asked, np.asarray(index)[needed]])
-
-    def gap(outputs: Tensor) -> Tensor:
-        if fixed is None:
-            return _gap(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity)
-        ranked = fixed.to(outputs)
-        return _gap(outputs[:, :, 0], ranked[:, :1], ranked[:, 1:], similarity)
-
-    return _problem(encoder, sides, roles, gap, batch_size=batch_size, valid=valid, reference=asked)
-
-
-def classification_problem(
-    encoder: Encoder,
-    inputs: Inputs,
-    outputs: Vectors,
-    *,
-    logits: Callable[[Tensor], Tensor],
-    batch_size: int,
-    n_contenders: int = 1,
-) -> GapProblem:
-    """The gaps between the first class and those behind it, in the reference's order.
-
-    gap_c = logit of the reference's first class - logit of its class c + 1, for at most `n_contenders` classes.
-    `outputs` are the reference's, logits or embeddings that a probe reads; `logits` makes logits [..., n_classes] of
-    them, differentiable.
-    """
-    with torch.no_grad():
-        scores = logits(torch.from_numpy(np.array(outputs)))
-    tops = torch.argsort(scores, dim=1, descending=True, stable=True)[:, : n_contenders + 1]
-    n_contenders = tops.shape[1] - 1
-
-    def gap(outputs_of_rows: Tensor) -> Tensor:
-        scored = logits(outputs_of_rows[:, :, 0])  # [n_inputs, n_contenders, n_classes]
-        ranked = tops.to(scored.device)
-        best = scored.gather(2, ranked[:, :1, None].expand(-1, n_contenders, 1))
-        return (best - scored.gather(2, ranked[:, 1:, None]))[..., 0]
-
-    shape = (len(inputs.ids), n_contenders)
-    rows = np.broadcast_to(np.arange(shape[0])[:, None], shape)
-    valid = np.ones(shape, dtype=np.bool_)
-    return _problem(encoder, [inputs], [rows], gap, batch_size=batch_size, valid=valid, reference=np.asarray(outputs))
-
-
-def _problem(
+def gap_problem(
     encoder: Encoder,
     sides: Sequence[Inputs],
     roles: Sequence[NDArray[np.int64]],
@@ -287,7 +211,7 @@ def _problem(
     )
 
 
-def _gap(queries: Tensor, firsts: Tensor, others: Tensor, similarity: Similarity) -> Tensor:
+def gap_of(queries: Tensor, firsts: Tensor, others: Tensor, similarity: Similarity) -> Tensor:
     """Score of the first minus score of the other, each [..., dim]."""
     if similarity is Similarity.EUCLIDEAN:
         farther: Tensor = (queries - others).norm(dim=-1) - (queries - firsts).norm(dim=-1)

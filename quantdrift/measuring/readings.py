@@ -20,7 +20,7 @@ from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.measuring.flow import NOISE_DEPTH, Arms, Flow, Reading, assemble, compare_rankings, noise_of_scores
-from quantdrift.measuring.problem import GapProblem, classification_problem, draw_queries, retrieval_problem
+from quantdrift.measuring.problem import GapProblem, draw_queries, gap_of, gap_problem
 from quantdrift.models.inputs import Inputs, Rows, Vectors
 from quantdrift.models.store import digest_of, keeping, key_of
 from quantdrift.scoring.deployed import score_deployed
@@ -66,19 +66,35 @@ class Search(Reading):
         return (self.queries,) if self.documents is None else (self.queries, self.documents)
 
     def problem(self, flow: Flow, reference: Arms, chosen: Rows, n_contenders: int = 1) -> GapProblem:
-        """The gaps that layers are measured on, of the queries at the positions `chosen`."""
-        return retrieval_problem(
-            flow.pair.encoder,
-            self.queries,
-            self.sides[-1],
-            reference,
-            similarity=self.similarity,
-            chosen=chosen,
-            batch_size=flow.settings.batch_size,
-            n_contenders=n_contenders,
-            excluded=self.excluded,
-            query_only=flow.pair.query_only,
-        )
+        """The gaps between the first document and those behind it, of the queries at the positions `chosen`.
+
+        With `+query` the documents stay at the reference's embeddings.
+        """
+        asked, index = np.asarray(reference[0])[chosen], reference[-1]
+        excluded, similarity = None if self.excluded is None else self.excluded[chosen], self.similarity
+        k = n_contenders + 1
+        state = score_embeddings(asked, asked, index, index, similarity=similarity, k=k, excluded=excluded)
+        tops = state.reference_top()[0]  # [n_inputs, up to n_contenders + 1], -1 behind the last
+        valid = (tops[:, 1:] >= 0) & (tops[:, :1] >= 0)
+        if not valid.any():
+            raise DataError("no calibration query has two documents, so there is no gap to measure")
+        sides, roles = [self.queries.part(chosen)], [np.broadcast_to(np.arange(len(chosen))[:, None], valid.shape)]
+        fixed = torch.from_numpy(np.asarray(index)[np.maximum(tops, 0)]) if flow.pair.query_only else None
+        if fixed is None:
+            needed = np.unique(tops[tops >= 0])
+            places = len(chosen) + np.searchsorted(needed, tops)
+            sides.append(self.sides[-1].part(needed))
+            roles += [np.broadcast_to(places[:, :1], valid.shape), places[:, 1:]]
+            asked = np.concatenate([asked, np.asarray(index)[needed]])
+
+        def gap(outputs: Tensor) -> Tensor:
+            if fixed is None:
+                return gap_of(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity)
+            ranked = fixed.to(outputs)
+            return gap_of(outputs[:, :, 0], ranked[:, :1], ranked[:, 1:], similarity)
+
+        size = flow.settings.batch_size
+        return gap_problem(flow.pair.encoder, sides, roles, gap, batch_size=size, valid=valid, reference=asked)
 
     def ready(self, flow: Flow) -> Self:
         """Add names, and the similarity for the record; refuse what has nothing to rank, or no index of a part."""
@@ -264,13 +280,34 @@ class Classes(Reading):
         return self.head
 
     def problem(self, flow: Flow, reference: Arms, chosen: Rows, n_contenders: int = 1) -> GapProblem:
-        """The gaps that layers are measured on, of the train inputs at the positions `chosen`."""
+        """The gaps between the first class and those behind it, of the train inputs at the positions `chosen`.
+
+        gap_c = logit of the reference's first class - logit of its class c + 1, for at most `n_contenders` classes.
+        """
         del reference
         assert self.train is not None  # whoever chose them has looked
-        part, size = self.train.part(chosen), flow.settings.batch_size
-        outputs = flow.run(part, np.arange(len(chosen)), size)
-        return classification_problem(
-            flow.pair.encoder, part, outputs, logits=self.read_by.graph, batch_size=size, n_contenders=n_contenders
+        inputs, size, logits = self.train.part(chosen), flow.settings.batch_size, self.read_by.graph
+        outputs = flow.run(inputs, np.arange(len(chosen)), size)
+        with torch.no_grad():
+            scores = logits(torch.from_numpy(np.array(outputs)))
+        tops = torch.argsort(scores, dim=1, descending=True, stable=True)[:, : n_contenders + 1]
+        n_others = tops.shape[1] - 1
+
+        def gap(outputs_of_rows: Tensor) -> Tensor:
+            scored = logits(outputs_of_rows[:, :, 0])  # [n_inputs, n_contenders, n_classes]
+            ranked = tops.to(scored.device)
+            best = scored.gather(2, ranked[:, :1, None].expand(-1, n_others, 1))
+            return (best - scored.gather(2, ranked[:, 1:, None]))[..., 0]
+
+        rows = np.broadcast_to(np.arange(len(chosen))[:, None], (len(chosen), n_others))
+        return gap_problem(
+            flow.pair.encoder,
+            [inputs],
+            [rows],
+            gap,
+            batch_size=size,
+            valid=np.ones(rows.shape, dtype=np.bool_),
+            reference=np.asarray(outputs),
         )
 
     def shown(self, side: Inputs) -> str:

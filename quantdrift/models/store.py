@@ -1,7 +1,7 @@
 """Embeddings on disk, keyed by everything that decides them.
 
-They are computed in chunks, and each chunk is kept at once: a run that was killed goes on where it stopped. Every scheme
-shares the embeddings of the reference, and a corpus larger than memory is read back through a memory map.
+They are computed in chunks, and each chunk is kept at once: a run that was killed goes on where it stopped. All schemes
+share the embeddings of the reference, and a corpus larger than memory is read back through a memory map.
 """
 
 import json

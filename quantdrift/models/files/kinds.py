@@ -78,11 +78,6 @@ def classifier_kind(source: ModelSource, revision: str | None = None) -> Classif
     return kind
 
 
-def is_classifier(source: ModelSource, revision: str | None = None) -> bool:
-    """Whether a model is a classifier."""
-    return classifier_kind(source, revision) is not None
-
-
 def is_cross_encoder(source: ModelSource, revision: str | None = None) -> bool:
     """Whether a model scores two texts together: a CrossEncoder that was saved, or a classifier of one class."""
     labels = model_json(source, "config.json", revision).get("id2label")  # there are none where there are two
@@ -93,7 +88,7 @@ def is_cross_encoder(source: ModelSource, revision: str | None = None) -> bool:
 
 def is_embedding_model(source: ModelSource, revision: str | None = None) -> bool:
     """Whether a model is neither of these."""
-    return not is_cross_encoder(source, revision) and not is_classifier(source, revision)
+    return not is_cross_encoder(source, revision) and classifier_kind(source, revision) is None
 
 
 def is_multi_vector(source: ModelSource, revision: str | None = None) -> bool:

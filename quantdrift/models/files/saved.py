@@ -88,19 +88,13 @@ def check_savable(scheme: Scheme, model_format: str = "safetensors") -> None:
             f"{scheme}: {model_format} has no place for the numbers of {scheme.quantizer}; use --format "
             f"{' or '.join(formats)}, which holds the weights that they stand for"
         )
-    beside = [stage for stage in STAGES.values() if stage.kind != "layers" and stage.in_(scheme)]
-    if other := next((stage for stage in beside if stage.formats and model_format not in stage.formats), None):
-        raise UnsupportedError(
-            f"{scheme}: {model_format} has no place for {other.what}; use --format {' or '.join(other.formats)}, or "
-            f"leave {', '.join(f'+{key}=' for key, _ in scheme.options if key in other.options)} out"
-        )
-    if nowhere := [
-        f"+{key}=" for key, _ in scheme.options for stage in beside if key in stage.options and not stage.formats
-    ]:
-        raise UnsupportedError(
-            f"{scheme}: {', '.join(nowhere)} is about how embeddings are stored, searched or computed, which no file "
-            "of weights can hold; leave it out"
-        )
+    for stage in (stage for stage in STAGES.values() if stage.kind != "layers" and stage.in_(scheme)):
+        options = ", ".join(f"+{key}=" for key, _ in scheme.options if key in stage.options)
+        if options and model_format not in stage.formats:
+            other = f"use --format {' or '.join(stage.formats)}, or " if stage.formats else ""
+            raise UnsupportedError(
+                f"{scheme}: {options} is about {stage.what}, which {model_format} cannot hold; {other}leave it out"
+            )
     if scheme.activation_bits is not None or scheme.query_only:
         option = "+query" if scheme.query_only else f"A{scheme.activation_bits}"
         raise UnsupportedError(
