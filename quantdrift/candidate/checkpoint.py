@@ -269,13 +269,12 @@ def _from_folder(checkpoint: Checkpoint, reference: Reference | None, device: to
     tensors = stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
     quantization = completed(checkpoint, stored)
-    notes = []
     if checkpoint.method == "bitsandbytes":
         shapes = {name: tuple(p.weight.shape) for name, p in empty.named_modules() if isinstance(p, nn.Linear)}
         check_bitsandbytes(checkpoint.body, tensors, shapes)
     if checkpoint.method in KERNELS:
         quantization |= kernel_for(quantization, device)
-        notes = check_gptq(checkpoint, tensors)
+        check_gptq(checkpoint, tensors)
     if quantization:
         config.quantization_config = quantization
     on_kernels = checkpoint.method not in {"none", "hqq"} and device.type != "cpu"
@@ -294,7 +293,7 @@ def _from_folder(checkpoint: Checkpoint, reference: Reference | None, device: to
             body = auto.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
             model = dressed(checkpoint, reference, body, device)
     _decompress(_body_of(model))
-    return Loaded(model=model, stored=stored, notes=tuple(notes))
+    return Loaded(model=model, stored=stored)
 
 
 def _decompress(body: Any) -> None:

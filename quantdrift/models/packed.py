@@ -39,9 +39,9 @@ def kernel_for(quantization: Mapping[str, Any], device: torch.device) -> dict[st
     return {"backend": KERNELS[str(quantization["quant_method"])]} if fails else {}
 
 
-def check_gptq(checkpoint: Checkpoint, tensors: Tensors) -> list[str]:
-    """Refuse layers with tensors of other types, or columns without a group; notes on what contradicts its label."""
-    said, notes = checkpoint.quantization, []
+def check_gptq(checkpoint: Checkpoint, tensors: Tensors) -> None:
+    """Refuse layers whose tensors are of other types, or whose columns are in no group."""
+    said = checkpoint.quantization
     words = {"I16" if said.get("version") in _WORDS else "I32"}
     types = {"qweight": words, "qzeros": words, "g_idx": {"I32"}, "scales": {"F16", "BF16", "F32"}}
     for name, stored in tensors.items():
@@ -50,19 +50,6 @@ def check_gptq(checkpoint: Checkpoint, tensors: Tensors) -> list[str]:
     with opened_tensors(checkpoint.body) as read:
         for name in (name for name in tensors if name.endswith(".g_idx")):
             _check_groups(name, read(name), tensors, said.get("group_size", 128))
-        zeros = [read(name) for name in tensors if name.endswith(".qzeros")]
-    label = str(said.get("checkpoint_format") or said.get("format") or "gptq").lower()
-    bits, others = said.get("bits"), {"gptq": ("gptq_v2", 0), "gptq_v2": ("gptq", 1)}
-    if checkpoint.method == "gptq" and said.get("sym", True) and bits in {2, 3, 4, 8} and label in others:
-        other, less = others[label]
-        value = 2 ** (bits - 1) - less
-        if zeros and all(_all_are(value, bits, stored) for stored in zeros):
-            notes.append(
-                f"{checkpoint.name} says {label}, sym, and every zero point that it stores is {value}, as {other} has "
-                f"it: read as {label} says, all weights are one step off. If {other} wrote it, set checkpoint_format "
-                f"to {other} in its config.json and measure again"
-            )
-    return notes
 
 
 def _check_groups(name: str, groups: Tensor, tensors: Tensors, size: object) -> None:
@@ -75,13 +62,6 @@ def _check_groups(name: str, groups: Tensor, tensors: Tensors, size: object) -> 
             f"{shown(name)} says no group of some columns, or one for more than {most}: expected numbers from 0 to "
             f"{n_groups - 1}, as gptq writes them. Write the checkpoint again"
         )
-
-
-def _all_are(value: int, bits: int, zeros: Tensor) -> bool:
-    """Whether all numbers in packed zero points are a value."""
-    stream = sum(value << bits * place for place in range(32)).to_bytes(4 * bits, "little")
-    words = torch.frombuffer(bytearray(stream), dtype=torch.int32)
-    return bool((zeros == words.repeat(-(-zeros.shape[-1] // bits))[: zeros.shape[-1]]).all())
 
 
 # --- bitsandbytes ---------------------------------------------------------------------------------
