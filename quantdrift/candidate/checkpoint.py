@@ -1,4 +1,4 @@
-"""A checkpoint as an embedding model, a classifier or a reranker that can stand beside the reference."""
+"""Loads a checkpoint as an embedding model, a classifier or a reranker, to compare it with the reference."""
 
 import copy
 import hashlib
@@ -49,18 +49,18 @@ _SCORING = {name: name for name in ("ForSequenceClassification", "ForCausalLM")}
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 _BLOCK = re.compile(r"(.+?)\.\d+\.(.+)")
 Reference = sentence.SentenceEncoder | CrossEncoderModel
-"""A model that lends a checkpoint what it does not say itself."""
+"""A model from which a checkpoint takes the parts that its files do not describe."""
 
 
 class ForeignModule(nn.Module):
-    """A stand-in for a transformers model, computed by another library than torch.
+    """A stand-in for a transformers model that another library than torch computes.
 
     Attributes:
-        config: of the model that it was made of.
-        kernels: operators that stand for the quantized layers, and how often.
-        libraries: that compute it, with their versions.
-        provider: what of them does, for a fingerprint.
-        facts: what else a run records of it, as JSON values.
+        config: config of the original model.
+        kernels: operators that compute the quantized layers, with their numbers.
+        libraries: libraries that compute it, with their versions.
+        provider: the part of the library that computes it, for a fingerprint.
+        facts: further entries of a record, as JSON values.
     """
 
     config: PretrainedConfig
@@ -70,18 +70,18 @@ class ForeignModule(nn.Module):
     facts: Mapping[str, Any]
 
     def computed(self) -> dict[str, Any]:
-        """Return what a run records of it, as JSON values."""
+        """Return its entries in the record of a run, as JSON values."""
         return {**self.facts, "kernels": dict(self.kernels), "libraries": dict(self.libraries)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A checkpoint as it was loaded.
+    """A loaded checkpoint.
 
     Attributes:
         model: a SentenceTransformer or a CrossEncoder.
         stored: its layers, by how they are stored.
-        notes: what a run says of it, one sentence each.
+        notes: sentences about it for the output of a run.
     """
 
     model: Any
@@ -91,12 +91,12 @@ class Loaded:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Stored(LoadedModel):
-    """A checkpoint that is loaded, as one side of a comparison.
+    """A loaded checkpoint as one side of a comparison.
 
     Attributes:
-        layers: names of those that are packed.
-        checkpoint: where it came from.
-        stored_bits: what it costs in bits per weight, counted in its files; None where that is not known.
+        layers: names of the packed layers.
+        checkpoint: its files.
+        stored_bits: bits per weight, counted in its files; None if unknown.
     """
 
     layers: Sequence[str] | None
@@ -105,25 +105,27 @@ class _Stored(LoadedModel):
 
     @property
     def foreign(self) -> ForeignModule | None:
-        """The module that another library computes; None if torch computes all."""
+        """The module that another library computes; None if torch computes all modules."""
         modules = (module for root in self.modules for module in root.modules())
         return next((module for module in modules if isinstance(module, ForeignModule)), None)
 
     def bits(self) -> BitsReport | None:
-        """Bits per weight, counted from what is stored."""
+        """Bits per weight, counted in its files."""
         return self.stored_bits
 
     def identify(self) -> dict[str, Any]:
-        """Return what a run records of where it came from, as JSON values."""
+        """Return the origin of the model for the record of a run, as JSON values."""
         return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of all that decides its outputs: weights as loaded, settings of the transformer, tokenizer,
-        prompts, what follows the transformer, format, kernels and libraries.
+        """Digest of all that decides its outputs.
+
+        That is weights as loaded, settings of the transformer, tokenizer, prompts, the modules behind the transformer,
+        format, kernels and libraries.
         """
         if self.checkpoint.method == "quantdrift" and self.foreign is None:
-            # what the run of its scheme calls it: its settings are those of the model, as scheme.json sees to
+            # the fingerprint in a run of its scheme; scheme.json ensures that its settings are those of the model
             return weights_fingerprint(self.modules)
         digest = hashlib.blake2b(digest_size=16)
         computed = self._computed()
@@ -141,7 +143,7 @@ class _Stored(LoadedModel):
         return digest.hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Return what a run records of how it is quantized, as JSON values."""
+        """Return how it is quantized for the record of a run, as JSON values."""
         return {
             **self.checkpoint.describe(),
             "dtype": f"torch.{sentence.floating_dtype(self)}",
@@ -150,7 +152,7 @@ class _Stored(LoadedModel):
         }
 
     def _computed(self) -> dict[str, Any]:
-        """The classes that stand for the packed layers, and how often; and the libraries that compute it."""
+        """Return the classes of the packed layers with their numbers, and the libraries that compute them."""
         if (foreign := self.foreign) is not None:
             return foreign.computed()
         kernels: Counter[str] = Counter()
@@ -166,16 +168,16 @@ class _Stored(LoadedModel):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredCandidate(_Stored, sentence.SentenceEncoder):
-    """An embedding model that is loaded from a checkpoint; its `layers` are those that are packed."""
+    """An embedding model loaded from a checkpoint; `layers` are the packed ones."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredReranker(_Stored, CrossEncoderModel):
-    """A cross-encoder that is loaded from a checkpoint; its `layers` are those that are packed."""
+    """A cross-encoder loaded from a checkpoint; `layers` are the packed ones."""
 
 
 def _in_body(name: str) -> str:
-    """A layer's name below its module of sentence-transformers, which keep theirs in 0.model."""
+    """Return a layer's name in the transformer, which sentence-transformers keeps in 0.model."""
     return name.split(".", 2)[-1]
 
 
@@ -217,7 +219,7 @@ def load_checkpoint(
     if reference is not None:
         notes += _notes(checkpoint, reference)
         others = sentence.differences(reference, encoder)
-        # what a graph does behind its states cannot be seen
+        # the pooling inside a graph cannot be seen
         unseen = isinstance(encoder.model[0].auto_model, ForeignModule) and len(encoder.model) == 1
         notes += [note for note in others if not (unseen and "differ in pooling" in note)]
     return (StoredReranker if reranks else StoredCandidate)(
@@ -232,7 +234,7 @@ def load_checkpoint(
 
 
 def candidate_source(checkpoint: Checkpoint) -> ModelSource:
-    """Return its place as loaders take it: what was on a hub is here now."""
+    """Return the source of a checkpoint for loaders: a hub model has been downloaded by now."""
     return ModelSource(
         name=checkpoint.name, canonical=checkpoint.canonical, kind="local", location=str(checkpoint.folder)
     )
@@ -240,9 +242,9 @@ def candidate_source(checkpoint: Checkpoint) -> ModelSource:
 
 @contextmanager
 def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
-    """Undo what libraries do to the process, so that the reference computes as in any other run.
+    """Undo the changes of libraries to the process, so that the reference computes as in any other run.
 
-    Some greet on standard output, where a record may be expected, and some set the precision of products in float32.
+    Some print a greeting on standard output, which may hold a record, and some set the precision of float32 products.
     """
     loud = "gptqmodel" in packages_for(checkpoint.method)[0]
     with float32_products(), redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
@@ -250,7 +252,7 @@ def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def _from_candidate(checkpoint: Checkpoint, source: ModelSource, device: torch.device) -> Loaded:
-    """Load what `quantdrift quantize` wrote, in any of its formats."""
+    """Load a candidate that `quantdrift quantize` wrote, in any format."""
     record = read_record(checkpoint.folder)
     check_weights(checkpoint.folder, record)
     names = tuple(_in_body(layer["name"]) for layer in record["layers"])
@@ -260,11 +262,11 @@ def _from_candidate(checkpoint: Checkpoint, source: ModelSource, device: torch.d
 
 
 def _from_folder(checkpoint: Checkpoint, reference: Reference | None, device: torch.device) -> Loaded:
-    """The model of a folder that transformers reads, and how it is stored."""
+    """Load a folder by transformers."""
     reranks = isinstance(reference, CrossEncoderModel)
     config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
     auto = _class_of(config, checkpoint.name, reranks=reranks)
-    with torch.device("meta"):  # names and shapes of its layers
+    with torch.device("meta"):  # only names and shapes of its layers
         empty: nn.Module = auto.from_config(config)
     tensors = stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
@@ -297,10 +299,10 @@ def _from_folder(checkpoint: Checkpoint, reference: Reference | None, device: to
 
 
 def _decompress(body: Any) -> None:
-    """Have compressed-tensors unpack its weights, in the model's number type.
+    """Unpack weights of compressed-tensors into the model's number type.
 
-    It would at the first call of the transformer, which sentence-transformers goes past; what it unpacks of four bits
-    is bfloat16 whatever the model is in. Inputs are rounded as config.json says, then as before.
+    The library unpacks them at the first call of the transformer, which sentence-transformers bypasses, and unpacks
+    four bits to bfloat16, whatever the type of the model. Inputs are still rounded as config.json says.
     """
     if hasattr(body, "ct_decompress_hook"):
         dtype = body.dtype
@@ -309,7 +311,7 @@ def _decompress(body: Any) -> None:
 
 
 def _class_of(config: PretrainedConfig, name: str, *, reranks: bool) -> Any:
-    """The class of transformers that reads a checkpoint: with its head, if it reranks."""
+    """Return the class of transformers that reads a checkpoint; for a reranker, one with a head."""
     architecture = next(iter(getattr(config, "architectures", None) or []), "")
     if reranks and (head := next((head for head in _SCORING if architecture.endswith(head)), None)):
         return getattr(transformers, f"AutoModel{_SCORING[head]}")
@@ -321,7 +323,7 @@ def _class_of(config: PretrainedConfig, name: str, *, reranks: bool) -> Any:
 
 
 def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
-    """The quantization_config that transformers needs to load what is stored."""
+    """Return the quantization_config that transformers needs to load the stored layers."""
     quantization = dict(checkpoint.quantization)
     if bool(stored.packed) != (checkpoint.method != "none"):
         says = (
@@ -333,7 +335,7 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
             f"{checkpoint.body} holds {says}; expected a folder that save_pretrained of "
             "transformers wrote, or a config.json that says how the weights are packed"
         )
-    # transformers skips a method that it does not know, and would load codes as weights
+    # transformers skips a method that it does not know, and would take codes for weights
     if quantization and not AutoHfQuantizer.supports_quant_method(quantization):  # type: ignore[no-untyped-call]
         raise UnsupportedError(
             f"{checkpoint.name} is quantized by {checkpoint.method}, which transformers {version_of('transformers')} "
@@ -361,11 +363,11 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredClassifier(_Stored, Classifier):
-    """A classifier that is loaded from a checkpoint."""
+    """A classifier loaded from a checkpoint."""
 
     @property
     def fingerprint(self) -> str:
-        """Digest of all that decides its logits: weights, settings, tokenizer, and what computes a graph."""
+        """Digest of all that decides its logits: weights, settings, tokenizer, and the libraries of a graph."""
         parts = [weights_fingerprint(self.modules), self.description, *self.classes]
         if (foreign := self.foreign) is not None:
             parts += [*foreign.libraries.values(), foreign.provider]
@@ -378,7 +380,7 @@ class StoredClassifier(_Stored, Classifier):
 
 
 def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> StoredClassifier:
-    """Load a classifier as the candidate of another: a file of another library, or one that is not quantized."""
+    """Load a classifier as a candidate: a model file of another library, or a checkpoint that is not quantized."""
     read = MODEL_FILES[checkpoint.method].classifier if checkpoint.file is not None else ""
     if read:
         classifier, stored = imported(read)(checkpoint, device)
@@ -394,12 +396,12 @@ def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> S
     return StoredClassifier(**{**parts, "layers": stored.packed}, checkpoint=checkpoint, stored_bits=stored.bits)
 
 
-# --- what a candidate takes from its reference, and in what else they differ ----------------------
+# --- parts taken from the reference, and differences from it ------------------------------------
 
 
 def dressed(checkpoint: Checkpoint, reference: Reference | None, body: Any, device: torch.device) -> Any:
-    """Put the reference's modules, which stay as they are, around another transformer."""
-    assert reference is not None  # one that can lend nothing was refused
+    """Copy the reference's model with another transformer in place of its own."""
+    assert reference is not None  # a checkpoint that needs one was refused without it
     original: Any = _body_of(reference.model)
     here, there = (
         {
@@ -414,7 +416,7 @@ def dressed(checkpoint: Checkpoint, reference: Reference | None, body: Any, devi
             f"modules do not fit: {there} instead of {here}. Save it by save_pretrained of sentence-transformers, or "
             "name the model it was made of"
         )
-    model = copy.deepcopy(reference.model, {id(original): body})  # a copy that has the other in its place
+    model = copy.deepcopy(reference.model, {id(original): body})  # the copy has the other transformer
     if (folder := _tokenizer_folder(checkpoint, reference)) is not None:
         holder = "processor" if hasattr(model[0], "processor") else "tokenizer"
         setattr(model[0], holder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
@@ -423,7 +425,7 @@ def dressed(checkpoint: Checkpoint, reference: Reference | None, body: Any, devi
 
 
 def _tokenizer_folder(checkpoint: Checkpoint, reference: Reference) -> Path | None:
-    """Return the folder of a checkpoint's own tokenizer; None if it has none, or takes the chat template with it."""
+    """Return the folder of a checkpoint's tokenizer; None to take the reference's, as for a chat template."""
     alone = checkpoint.file is not None and not MODEL_FILES[checkpoint.method].companions
     has_one = any((checkpoint.folder / name).is_file() for name in _TOKENIZERS)
     templated = getattr(reference.model[0], "transformer_task", None) == "text-generation"
@@ -431,7 +433,7 @@ def _tokenizer_folder(checkpoint: Checkpoint, reference: Reference) -> Path | No
 
 
 def _body_of(model: Any) -> nn.Module:
-    """The transformer of a SentenceTransformer."""
+    """Return the transformer of a SentenceTransformer."""
     body = getattr(model[0], "auto_model", None)
     if not isinstance(body, nn.Module):
         raise UnsupportedError(
@@ -441,7 +443,7 @@ def _body_of(model: Any) -> nn.Module:
 
 
 def _notes(checkpoint: Checkpoint, reference: Reference) -> Iterator[str]:
-    """Say in what a candidate differs from its reference beside its weights."""
+    """Yield notes on the differences between candidate and reference, beside their weights."""
     if not checkpoint.has_modules:
         taken = _TAKEN_TO_RERANK if isinstance(reference, CrossEncoderModel) else _TAKEN
         taken = taken if _tokenizer_folder(checkpoint, reference) is not None else f"tokenizer, {taken}"

@@ -1,4 +1,4 @@
-"""What is refused before anything is loaded: without torch, so in a fraction of a second."""
+"""Refusals before anything is loaded: they need no torch, so they take a fraction of a second."""
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import refuse_missing
@@ -15,11 +15,11 @@ from quantdrift.models.files.named import resolve
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import Spec, Versus, calibrates, chooses, is_endpoint, known_options, options_of, parse
 
-# --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
+# --- options (`+KEY=VALUE`) of a scheme --------------------------------------------------------
 
 
 def refuse_settings(scheme: Scheme) -> None:
-    """Refuse a setting that would have no effect."""
+    """Refuse an option that would have no effect."""
     there = [stage for stage in STAGES.values() if stage.in_(scheme)]
     for stage in there:
         if (problem := stage.check(scheme)) is not None:
@@ -46,11 +46,11 @@ def refuse_settings(scheme: Scheme) -> None:
         raise UnsupportedError(f"{backend} does no {scheme.quantizer}; expected +backend={' or '.join(packages)}")
 
 
-# --- What is refused before anything is loaded: without torch, so in a fraction of a second -------
+# --- pairs, specs and data ------------------------------------------------------------------------
 
 
 def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, loaded: bool = False) -> None:
-    """Refuse a pair that cannot be measured on data of this kind."""
+    """Refuse a pair that cannot be measured on these data."""
     classes = isinstance(dataset, ClassificationDataset)
     if isinstance(dataset, RetrievalDataset) and "image" in dataset.kinds:
         if reranks:
@@ -77,7 +77,7 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, 
 
 
 def check_spec(spec: Spec, *, loaded: bool = False) -> None:
-    """Refuse a spec that no data can be measured with."""
+    """Refuse a spec that cannot be measured on any data."""
     refuse_settings(spec.scheme)
     packages, backend = QUANTIZERS[spec.scheme.quantizer].packages, spec.scheme.option("backend")
     named = [package for package in packages if package.name == backend]
@@ -91,7 +91,7 @@ def check_spec(spec: Spec, *, loaded: bool = False) -> None:
 
 
 def read_candidate(text: str, *, has_data: bool) -> Spec:
-    """Read a spec whose candidate is a model by itself and can be made; `has_data` to calibrate on."""
+    """Read a spec whose candidate is a model that can be made, with or without data to calibrate on."""
     spec = parse(text)
     if spec.scheme.query_only or options_of(spec.scheme, "vectors"):
         raise UnsupportedError(f"{spec}: expected a candidate that is a model; leave what is stored and +query out")
@@ -101,7 +101,7 @@ def read_candidate(text: str, *, has_data: bool) -> Spec:
 
 
 def refuse_uncalibrated(spec: Spec, *, has_data: bool) -> None:
-    """Refuse a scheme that is calibrated, where there is nothing to calibrate on."""
+    """Refuse a calibrated scheme if there is nothing to calibrate on."""
     if calibrates(spec.scheme) and not has_data and calibration_texts(spec.scheme) is None:
         raise UnsupportedError(
             f"{spec.scheme.quantizer} is calibrated on documents, and none were given; expected "
@@ -124,13 +124,13 @@ def refuse_for_classes(spec: Spec, kind: Kind) -> None:
 
 
 def refuse_batches(scheme: Scheme, why: str) -> None:
-    """Refuse what says how texts are put together, where somebody else does that."""
+    """Refuse options about batches if a harness forms the batches."""
     if wrong := [key for key, _ in scheme.options if known_options()[key].sets_batches]:
         raise UnsupportedError(f"{scheme}: +{wrong[0]}= is for quantdrift run: {why}; leave it out")
 
 
 def refuse_deployment(scheme: Scheme, why: str) -> None:
-    """Refuse stored embeddings and indexes where there are none."""
+    """Refuse options about stored embeddings and indexes where a model has none."""
     if wrong := options_of(scheme, "vectors"):
         raise UnsupportedError(f"{scheme}: {', '.join(wrong)} is of searches over embeddings, and {why}; leave it out")
 

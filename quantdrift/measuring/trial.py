@@ -1,7 +1,7 @@
-"""A trial of a changed model on a few queries: it embeds these and their first documents in the reference alone.
+"""A trial of a changed model on a few queries and the first documents that the reference finds for them.
 
 A whole run embeds every document. To compare many configurations, the first documents of some queries are enough, as
-those behind them are too far away to come first.
+later ones are too far away to come first.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from quantdrift.models.inputs import Rows, Vectors
 from quantdrift.scoring.streamed import score_embeddings
 
 DEPTH = 20
-"""First documents of a query; one behind them does not come first."""
+"""Number of first documents per query; later ones do not come first."""
 _CHUNK = 256
 """Inputs between two steps of the progress bar."""
 

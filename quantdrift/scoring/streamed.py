@@ -1,4 +1,4 @@
-"""Embeddings of both arms to a state, a tile of documents at a time."""
+"""Scores both arms' embeddings into a state, a tile of documents at a time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ QUERY_BLOCK = 1024
 
 
 def all_scores(queries: Tensor, documents: Tensor, similarity: Similarity) -> Tensor:
-    """Scores float32 [n_queries, n_docs] of prepared embeddings, the same numbers as a streamed pass has."""
+    """Score prepared embeddings, float32 [n_queries, n_docs], with the same numbers as a streamed pass."""
     n_docs, tile = len(documents), TILE if documents.device.type == "cpu" else WIDE_TILE
     scores = torch.empty((len(queries), n_docs), device=documents.device)
     product = torch.empty((len(queries), tile), device=documents.device)
@@ -57,12 +57,12 @@ def score_embeddings(
         reference_documents: [n_docs, dim]; read a tile at a time, so a memory map stays on disk.
         candidate_documents: [n_docs, dim_c]; the same object as `reference_documents` when only the
             query side is quantized.
-        similarity: how embeddings become scores: "cosine", "dot" or "euclidean".
-        k: how many items of either ranking to keep.
+        similarity: the score of two embeddings: "cosine", "dot" or "euclidean".
+        k: number of items of each ranking to keep.
         excluded: int64 [n_queries], per query one document position that does not count (a
             self-match), or -1. Positions count from `offset`, as in the result.
         offset: position of the first document, when this call sees a part of a larger corpus.
-        device: where the products are computed.
+        device: device of the products.
         progress: called with the number of documents done since its last call.
 
     Returns:
@@ -120,7 +120,7 @@ def float32_products() -> Iterator[None]:
 
 
 def check_state(joined: ScoreState) -> ScoreState:
-    """The state, if all of its scores are finite; ScoreError names the first query otherwise."""
+    """Return the state if all of its scores are finite; otherwise ScoreError names the first query."""
     counted = joined.n_items > 0
     finite = torch.isfinite(joined.delta_min) & torch.isfinite(joined.delta_max)
     if bool((counted & ~finite).any()):
@@ -133,7 +133,7 @@ def check_state(joined: ScoreState) -> ScoreState:
 
 
 def skipped(excluded: NDArray[Any] | None, n_queries: int, device: torch.device) -> Tensor | None:
-    """Per query the position that does not count, as a tensor; None where all count."""
+    """Return the excluded position of each query as a tensor; None if all positions count."""
     if excluded is None:
         return None
     positions = np.asarray(excluded, dtype=np.int64)
@@ -156,7 +156,7 @@ def _check_shapes(rq: Any, cq: Any, rd: Any, cd: Any, k: int) -> int:
     return len(rd)
 
 
-# --- Scores that are already there (a shortlist, logits) to a state -------------------------------
+# --- given scores (a shortlist, logits) --------------------------------------------------------
 
 
 def score_matrix(
@@ -167,9 +167,9 @@ def score_matrix(
     positions: NDArray[Any] | None = None,
     excluded: NDArray[Any] | None = None,
 ) -> ScoreState:
-    """The state of scores [n_queries, n_items] that are already there, of items at increasing positions.
+    """Make a state of given scores [n_queries, n_items], of items at increasing positions.
 
-    Per query one column, or -1, can be `excluded`: it does not count.
+    `excluded` is one column per query that does not count, or -1.
     """
     if reference_scores.shape != candidate_scores.shape or reference_scores.ndim != 2:  # noqa: PLR2004 -- a matrix
         raise ScoreError(
@@ -199,7 +199,7 @@ def score_matrix(
 def score_ragged(
     rows: Sequence[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]], *, k: int
 ) -> ScoreState:
-    """The state of queries with items of their own: positions, reference and candidate scores of each query."""
+    """Make a state of queries with items of their own: positions, reference scores and candidate scores of each."""
     if not rows:
         raise ScoreError("nothing to score: there are no queries")
     states = [

@@ -19,7 +19,7 @@ from quantdrift.sensitivity.criteria import losses_of
 from quantdrift.spec.grammar import needs_inputs
 
 _VERSION = 2
-"""Version of what criteria measure; another one makes cached sensitivities void."""
+"""Version of the criteria; another version makes cached sensitivities void."""
 
 
 def choose_widths(flow: Flow, reading: Reading, reference: Arms) -> None:
@@ -51,13 +51,14 @@ def allocate_for(
         raise UnsupportedError(
             f"{scheme}: a criterion chooses widths on a search or on classes; expected a stored allocation"
         )
-    chosen, ids, problem = np.zeros(0, dtype=np.int64), list[str](), None
+    chosen: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    ids, problem = list[str](), None
     if needs_inputs(criterion):
         chosen, ids = _calibration_inputs(reading, criterion, wanted=wanted, seed=seed)
         problem = reading.problem(flow, reference, chosen, contenders_for(len(chosen)))
     units, kept = left_out([layer.name for layer in pair.layers], scheme, keep)
     digest = None if problem is None else problem.digest
-    # quantizer and budget have no part in the key, so that all share what is measured
+    # without quantizer and budget, so that all of them share the measurements
     key = key_of(
         version=_VERSION,
         weights=pair.fingerprint,

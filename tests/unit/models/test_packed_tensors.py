@@ -20,7 +20,7 @@ from quantdrift.models.packed import check_bitsandbytes, check_gptq, kernel_for
 IN, OUT, GROUP = 64, 96, 32
 
 
-def check(folder: Path, quantization: dict[str, Any], **changed: Tensor) -> None:
+def check_layer(folder: Path, quantization: dict[str, Any], **changed: Tensor) -> None:
     parts = {
         "qweight": torch.zeros(IN // 8, OUT, dtype=torch.int32),
         "qzeros": torch.zeros(IN // GROUP, OUT // 8, dtype=torch.int32),
@@ -53,11 +53,11 @@ GROUPS = torch.arange(IN) // GROUP
 )
 def test_other_types_and_columns_in_no_group_are_refused(changed: dict[str, Tensor], tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=rf"^a\.{next(iter(changed))} "):
-        check(tmp_path, {}, **changed)
+        check_layer(tmp_path, {}, **changed)
 
 
 def test_columns_may_be_in_any_order(tmp_path: Path) -> None:
-    check(tmp_path, {"desc_act": True}, g_idx=GROUPS.flip(0).int())
+    check_layer(tmp_path, {"desc_act": True}, g_idx=GROUPS.flip(0).int())
 
 
 @pytest.mark.parametrize(
