@@ -107,13 +107,10 @@ class CachedArrays:
         if array is None:
             array = measure()
             if path is not None:
-                self._write(path, array)
+                with keeping(path.parent), cache_file(path) as partial, partial.open("wb") as file:
+                    np.save(file, array, allow_pickle=False)
         self._held[name] = array
         return array
-
-    def _write(self, path: Path, array: NDArray[np.float64]) -> None:
-        with keeping(path.parent), cache_file(path) as partial, partial.open("wb") as file:
-            np.save(file, array, allow_pickle=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -120,16 +120,16 @@ def quantizable_layers(
     linears = find_linears(modules)
     if adapter := next((path for path, module in named_modules(modules) if hasattr(module, "lora_A")), None):
         raise UnsupportedError(
-            f"{name} has an adapter beside its weights ({adapter}), which is not quantized by itself; merge it into them "
-            "first: model.merge_and_unload()"
+            f"{name} has an adapter beside its weights ({adapter}), which is not quantized by itself; merge it first: "
+            "model.merge_and_unload()"
         )
     if not linears and scheme.full_precision:
         refuse_broken(modules, name)
         return [], {}
     if not linears:
         raise UnsupportedError(
-            f"{name} has no nn.Linear layer to quantize; expected a torch model with linear layers (not bm25 or an API), or "
-            "for a static embedding its embedding matrix alone: fp+table=8"
+            f"{name} has no nn.Linear layer to quantize; expected a torch model with linear layers (not bm25 or an "
+            "API), or for a static embedding its embedding matrix alone: fp+table=8"
         )
     head = scheme.option("head")
     head_paths = find_head(modules) if head is None else named_head(modules, head)
