@@ -14,7 +14,7 @@ from quantdrift.candidate.calibration.sample import calibration_texts
 from quantdrift.candidate.methods import methods_of
 from quantdrift.metrics.keys import harness_metrics
 from quantdrift.models.adapters import merge_adapters
-from quantdrift.models.files.checkpoint import full_precision
+from quantdrift.models.files.checkpoint import full_precision_source
 from quantdrift.models.files.kinds import is_cross_encoder, is_multi_vector, is_sparse, model_json
 from quantdrift.models.files.named import EMBEDDED, ModelSource
 from quantdrift.models.layers import modules_of
@@ -53,7 +53,7 @@ def pair_meta(
     methods_of(spec.scheme)
     harness_metrics()  # a misspelt one is better known now than after hours
     calibration_texts(spec.scheme)  # likewise
-    source = full_precision(spec.model)
+    source = full_precision_source(spec.model)
     base = _base_meta(source, revision, get_model_meta)
     name, digests = str(base.name), [digest[:12] for digest in files_of(spec).values()]
     fields = {

@@ -53,11 +53,13 @@ class FoundModel:
             return server
         from quantdrift.asking.opening import load_searching  # noqa: PLC0415
         from quantdrift.builtin.sentence.work import pick_device  # noqa: PLC0415
-        from quantdrift.candidate.checkpoint import load_checkpoint  # noqa: PLC0415 -- torch, as the next ones
+        from quantdrift.candidate.checkpoint import StoredCandidate, load_checkpoint  # noqa: PLC0415 -- torch, as the next ones
         from quantdrift.models.model import check_vectors  # noqa: PLC0415
 
         if like is not None or self.place.method != "none":
-            return load_checkpoint(self.place, like, device=pick_device(device))
+            candidate = load_checkpoint(self.place, like, device=pick_device(device))
+            assert isinstance(candidate, StoredCandidate)  # `like` is no reranker
+            return candidate
         model = load_searching(self.name, device=device)
         check_vectors(model, f"{self.name}: a model is told again")
         return model

@@ -17,12 +17,7 @@ from quantdrift.builtin.classifier.work import Classifier
 from quantdrift.builtin.cross_encoder.work import CrossEncoderModel
 from quantdrift.builtin.sentence.work import SentenceEncoder, choose_prompts, differences, pick_device
 from quantdrift.candidate.calibration.sample import calibration_texts
-from quantdrift.candidate.checkpoint import (
-    candidate_source,
-    load_checkpoint,
-    load_stored_classifier,
-    load_stored_reranker,
-)
+from quantdrift.candidate.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
 from quantdrift.candidate.methods import methods_of
 from quantdrift.candidate.pair import Model, Pair, QuantizedPair, TwoModels
 from quantdrift.candidate.tried import embedded
@@ -35,7 +30,7 @@ from quantdrift.finished.shortlist import Shortlist as Lists
 from quantdrift.kinds.encoder import KINDS
 from quantdrift.measuring.flow import Reading
 from quantdrift.measuring.readings import Classes, Head, ReadOtherwise, Search, calibration_queries, shortlist_of
-from quantdrift.models.files.checkpoint import find_checkpoint, full_precision, refuse_missing, refuse_quantized
+from quantdrift.models.files.checkpoint import find_checkpoint, full_precision_source, refuse_missing, refuse_quantized
 from quantdrift.models.files.kinds import check_kind, kind_of, writes_text
 from quantdrift.models.files.named import ModelSource
 from quantdrift.models.heads import find_head
@@ -180,7 +175,7 @@ def load_model(
     prompts: Mapping[str, str] | None = None,
 ) -> LocalModel:
     """The model that these data take, at full precision, whatever dtype its files have."""
-    source, where = full_precision(name), pick_device(device)
+    source, where = full_precision_source(name), pick_device(device)
     encoder_kind = kind_of(source, "classes" if kind is not None else "shortlist" if reranks else "search", revision)
     with KINDS.tried(encoder_kind):
         model: LocalModel = imported(encoder_kind.load)(
@@ -371,7 +366,7 @@ def _two_models(
         if checkpoint.method == "none":
             _refuse_alone(candidate_source(checkpoint), None)
     if local is None and not is_endpoint(name.reference):
-        source = full_precision(name.reference)
+        source = full_precision_source(name.reference)
         _refuse_alone(source, revision)
     elif local is None and revision is not None:
         raise UnsupportedError(f"--revision is of a reference on the hub; {name.reference} is on a server")
@@ -424,7 +419,7 @@ def _refuse_same(name: Versus) -> None:
 def _two_with_heads(name: Versus, kind: Kind | None, **where: Unpack[Place]) -> TwoModels:
     """Load two classifiers of inputs of a kind, whose classes are the same in the same order, or two cross-encoders."""
     _refuse_same(name)
-    source, checkpoint = full_precision(name.reference), find_checkpoint(name.candidate)
+    source, checkpoint = full_precision_source(name.reference), find_checkpoint(name.candidate)
     refuse_missing(checkpoint)
     wanted = "cross-encoder" if kind is None else "classifier"
     check_kind(source, wanted, where.get("revision"))
@@ -433,7 +428,7 @@ def _two_with_heads(name: Versus, kind: Kind | None, **where: Unpack[Place]) -> 
     reference = load_model(name.reference, kind, reranks=kind is None, **where)
     place = pick_device(where.get("device"))
     if isinstance(reference, CrossEncoderModel):
-        return TwoModels(reference, load_stored_reranker(checkpoint, reference, device=place), device=place)
+        return TwoModels(reference, load_checkpoint(checkpoint, reference, device=place), device=place)
     candidate = load_stored_classifier(checkpoint, device=place)
     assert isinstance(reference, Classifier)  # it is of that kind
     if candidate.takes != kind:

@@ -53,7 +53,7 @@ def option(text: str, default: Any = None, **settings: Any) -> Any:
         *(head["names"].split() if head else ()),
         help=text,
         metavar=metavar,
-        callback={"RUN": _latest, "DEVICE": _usable}.get(metavar or ""),
+        callback=_latest if metavar == "RUN" else None,
         rich_help_panel=panel[1] if panel else None,
         **settings,
     )
@@ -111,16 +111,7 @@ def _latest(value: Any) -> Any:
     return place if isinstance(value, Path) else str(place)
 
 
-def _usable(value: str | None) -> str | None:
-    """Refuse a device that this machine does not have, before anything is loaded."""
-    if value is not None:
-        from quantdrift.candidate.refusals import check_device
-
-        check_device(value)
-    return value
-
-
-# --- shared options -------------------------------------------------------------------------------
+# --- what several commands have -------------------------------------------------------------------
 
 SPEC = "SPEC: What to compare, MODEL@SCHEME: minilm@W4-rtn, BAAI/bge-small-en-v1.5@W3-g64, ./my-model@W4-channel+query"
 DATA = "FOLDER: Data: Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv."

@@ -49,8 +49,8 @@ def _of_kind(kind: str, *, clear: bool) -> str:
     n = size = left = 0
     for place, _, names in os.walk(folder, topdown=False):  # no link in it is followed
         for path in (Path(place, name) for name in names):
-            finished = path.suffix == suffix and ".partial" not in path.name
-            idle = finished or (path.suffix == ".lock" and not path.with_suffix(f".partial{suffix}").exists())
+            finished = path.suffix == suffix and path.name.count(".") == 1
+            idle = finished or (path.suffix == ".lock" and not any(path.parent.glob(f"{path.stem}.*{suffix}")))
             try:
                 status = path.lstat()
                 written = not idle and time.time() - status.st_mtime < _DEAD

@@ -15,7 +15,7 @@ from quantdrift.asking.opening import before_head
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.builtin.classifier.work import load_classifier
 from quantdrift.candidate.pair import QuantizedPair
-from quantdrift.models.files.kinds import is_classifier
+from quantdrift.models.files.kinds import classifier_kind
 from quantdrift.models.files.named import ModelSource, resolve
 from quantdrift.models.heads import find_head
 from quantdrift.models.layers import find_linears
@@ -149,7 +149,7 @@ def test_a_cross_encoder_keeps_its_head_and_is_refused_as_a_classifier(tmp_path:
     model.save_pretrained(str(tmp_path / "cross"))
     for folder in ("plain", "cross"):
         source = resolve(str(tmp_path / folder))
-        assert is_classifier(source)
+        assert classifier_kind(source)
         with pytest.raises(UnsupportedError, match="quantdrift run --s"):
             load_classifier(source, device=CPU)
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from quantdrift.builtin.onnx.saving import States, export_graph, save_graph
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers import BertModel
@@ -16,10 +15,11 @@ from transformers import BertModel
 from integration.models import onnx_samples as samples
 from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.builtin.onnx.graph import OnnxGraph, read_graph
+from quantdrift.builtin.onnx.saving import States, export_graph, save_graph
 from quantdrift.builtin.sentence.work import SentenceEncoder, load_encoder
 from quantdrift.candidate.checkpoint import StoredCandidate, load_checkpoint
 from quantdrift.models.bits import BitsReport
-from quantdrift.models.files.checkpoint import find_checkpoint, full_precision
+from quantdrift.models.files.checkpoint import find_checkpoint, full_precision_source
 from quantdrift.models.files.named import resolve
 from support.candidate_samples import TEXTS, bert, save_backbone, tokenizer
 
@@ -230,7 +230,7 @@ def test_what_cannot_be_fed_or_read_is_refused(reference: SentenceEncoder, tmp_p
         with pytest.raises(UnsupportedError, match=text):
             load(folder, reference)
     with pytest.raises(UnsupportedError, match="candidate only"):
-        full_precision(str(folder))
+        full_precision_source(str(folder))
 
 
 def outside(model: Any, location: str, **more: str) -> Any:

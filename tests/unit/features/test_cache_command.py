@@ -103,7 +103,7 @@ def test_a_folder_that_is_a_link_is_followed(kept: Path, tmp_path: Path) -> None
 
 def test_what_a_run_is_writing_stays_for_a_while(kept: Path) -> None:
     key = key_of(kind="unfinished")
-    names = [f"embeddings/{key[:2]}/{key}{end}" for end in (".partial.npy", ".done", ".lock")]
+    names = [f"embeddings/{key[:2]}/{key}{end}" for end in (".0.npy", ".1.npy", ".lock")]
     parts = [kept / name for name in (*names, f"probes/{key[:2]}/.{key}.npz.partial-0123abcd")]
     for path in parts:
         path.parent.mkdir(parents=True, exist_ok=True)
