@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -19,8 +20,8 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, ClassVar, Self, TypeVar
 
@@ -364,19 +365,18 @@ def whole_file(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_dead(path.parent, path.name)
-    partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
-    with _held(partial, partial.touch):
-        try:
-            yield partial
-            if sync:
-                _sync(partial)
-            os.replace(partial, path)
-            if sync:
-                with suppress(OSError):  # it is there; only a power cut could still take it away
-                    _sync(path.parent)
-        finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
+    partial = _partial(path)
+    try:
+        yield partial
+        if sync:
+            _sync(partial)
+        os.replace(partial, path)
+        if sync:
+            with suppress(OSError):  # it is there; only a power cut could still take it away
+                _sync(path.parent)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -388,12 +388,12 @@ def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
     nothing is left of it and the place is as it was. What a kill leaves is hidden, and removed by whoever writes here
     next. Whether what is there may go has to be checked before. A link to a folder stays one.
     """
-    with _complaints(path, what), ExitStack() as held:
+    with _complaints(path, what):
         place = Path(os.path.realpath(path))
         place.parent.mkdir(parents=True, exist_ok=True)
         clear_dead(place.parent, place.name)
-        hidden = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
-        held.enter_context(_held(hidden, lambda: hidden.mkdir(mode=0o700, exist_ok=True)))
+        hidden = _partial(place)
+        hidden.mkdir(mode=0o700)
         try:
             # mkdtemp makes folders private; one inside is as readable as anything else made here. A
             # model library that is asked to save also names its folder in what it writes or logs.
@@ -415,13 +415,8 @@ def clear_dead(folder: Path, name: str | None = None) -> None:
     for left in folder.glob(".*.partial-*" if name is None else f".{glob.escape(name)}.partial-*"):
         place = folder / left.name[1:].rpartition(".partial-")[0]
         with suppress(OSError):
-            handle = _hold(left)
-            try:
-                if handle is not None or time.time() - left.lstat().st_mtime > _A_DAY:
-                    _remove(left, place)
-            finally:
-                if handle is not None:
-                    os.close(handle)
+            if _is_dead(left):
+                _remove(left, place)
 
 
 def _remove(hidden: Path, place: Path) -> None:
@@ -434,40 +429,21 @@ def _remove(hidden: Path, place: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-@contextmanager
-def _held(path: Path, make: Callable[[], None]) -> Iterator[None]:
-    """Make a file or folder; inside, nobody takes it for dead."""
-    while True:
-        make()
-        try:
-            handle = _hold(path)
-            break
-        except (BlockingIOError, FileNotFoundError):  # somebody took it for dead before it was held, and removes it
-            continue
-    try:
-        yield
-    finally:
-        if handle is not None:
-            os.close(handle)
+def _partial(path: Path) -> Path:
+    """A hidden place beside another, whose name tells which process writes there."""
+    return path.with_name(f".{path.name}.partial-{platform.node()}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
-def _hold(path: Path) -> int | None:
-    """A handle that holds a file or folder until it is closed; None where the system or the disk cannot."""
-    try:
-        import fcntl  # noqa: PLC0415 -- Windows has none
-    except ImportError:
-        return None
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(handle), os.lstat(path)):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    except OSError as error:
-        os.close(handle)
-        if isinstance(error, BlockingIOError | FileNotFoundError):
-            raise
-        return None
-    return handle
+def _is_dead(partial: Path) -> bool:
+    """Whether the process that writes there has ended; of one that cannot be looked up, whether it began a day ago."""
+    host, _, process = partial.name.rpartition(".partial-")[2].rpartition("-")[0].rpartition("-")
+    if host == platform.node() and process.isdecimal() and os.name != "nt":  # there a signal of 0 is Ctrl-C
+        with suppress(PermissionError):
+            try:
+                os.kill(int(process), 0)
+            except ProcessLookupError:
+                return True
+    return time.time() - partial.lstat().st_mtime > _A_DAY
 
 
 def _move(inside: Path, place: Path, hidden: Path) -> None:

@@ -7,6 +7,7 @@ and the evidence says so.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,20 @@ def evidence_of_rankings(
     delta = candidate score - reference score of the items that both lists of an input hold, in float32.
     """
     _same_inputs(reference, candidate)
-    key: Callable[[str], Any] = position or (lambda item: item)
+    for input_id, before in reference.items():
+        _check(input_id, before, candidate[input_id], complete=complete)
+    return _evidence(reference, candidate, qrels, complete=complete, position=position, depth=depth)
+
+
+def _evidence(
+    reference: Rankings,
+    candidate: Rankings,
+    qrels: Qrels | None,
+    *,
+    complete: bool = False,
+    position: Callable[[str], Any] | None = None,
+    depth: int = DEPTH,
+) -> Evidence:
     names: dict[str, int] = {}
     deepest = [max(len(listed) for listed in arm.values()) for arm in (reference, candidate)]
     n_inputs, n_ranks = len(reference), max(1, min(depth, *deepest))
@@ -54,7 +68,6 @@ def evidence_of_rankings(
     n_items = np.zeros(n_inputs, dtype=np.int64)
     for row, (input_id, before) in enumerate(reference.items()):
         after = candidate[input_id]
-        _check(input_id, before, after, complete=complete)
         shared = [item for item in before if item in after]
         n_items[row] = len(before) + len(after) - len(shared)
         if shared:
@@ -65,7 +78,7 @@ def evidence_of_rankings(
             extremes[:, row] = np.nan
         for arm, listed in enumerate((before, after)):
             # twice, as Python sorts stably: by position, and then the best first
-            ranked = sorted(sorted(listed, key=key), key=listed.__getitem__, reverse=True)[:n_ranks]
+            ranked = sorted(sorted(listed, key=position), key=listed.__getitem__, reverse=True)[:n_ranks]
             items[arm, row, : len(ranked)] = [names.setdefault(item, len(names)) for item in ranked]
             for whose, scored in enumerate((before, after)):
                 scores[arm, whose, row, : len(ranked)] = [scored.get(item, math.nan) for item in ranked]
@@ -98,17 +111,7 @@ def evidence_of_answers(
     An answer is a ranking of one item, so a flip is another answer. What rests on a score is undefined.
     """
     _same_inputs(reference, candidate)
-    names: dict[str, int] = {}
-    unknown = np.full((len(reference), 1), np.nan, dtype=np.float32)
-    tops = [
-        Top(
-            items=np.array([[names.setdefault(arm[name], len(names))] for name in reference], dtype=np.int64),
-            reference_scores=unknown,
-            candidate_scores=unknown,
-        )
-        for arm in (reference, candidate)
-    ]
-    judgements = None
+    qrels = None
     if right is not None:
         for name, answer in reference.items():
             if answer == candidate[name] and right[0][name] != right[1][name]:
@@ -117,18 +120,9 @@ def evidence_of_answers(
             name: {answer: int(right[0][name]), candidate[name]: int(right[1][name])}
             for name, answer in reference.items()
         }
-        judgements = Judgements.from_qrels(qrels, list(reference), list(names))
-    return Evidence(
-        input_ids=np.array(list(reference), dtype=object),
-        item_ids=np.array(list(names), dtype=object),
-        reference_top=tops[0],
-        candidate_top=tops[1],
-        delta_min=unknown[:, 0],
-        delta_max=unknown[:, 0],
-        n_items=np.ones(len(reference), dtype=np.int64),
-        judgements=judgements,
-        deltas="none",
-    )
+    rankings = [{name: {answer: math.nan} for name, answer in arm.items()} for arm in (reference, candidate)]
+    unknown, one = np.full(len(reference), np.nan, dtype=np.float32), np.ones(len(reference), dtype=np.int64)
+    return replace(_evidence(*rankings, qrels), deltas="none", delta_min=unknown, delta_max=unknown, n_items=one)
 
 
 def only_in(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> str:
