@@ -1,4 +1,4 @@
-"""Progress of long work, shown on standard error so that standard output stays the result."""
+"""Progress of long work, on standard error so that standard output holds only results."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ from quantdrift.base.display import clean
 
 
 class Progress(Protocol):
-    """Shows how far a stage is."""
+    """Shows the progress of stages."""
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show one stage of `total` steps; the block calls what it is given with steps done."""
+        """Show one stage of `total` steps; the block gets a function to call with the number of new steps."""
 
 
 class Silent:
@@ -20,17 +20,17 @@ class Silent:
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A stage that nobody sees."""
+        """Show nothing."""
         yield lambda _steps: None
 
 
 def progress_bars(*, quiet: bool) -> Progress:
-    """Bars on the terminal, unless a command is to be quiet."""
+    """Bars on the terminal, or nothing for a quiet command."""
     return Silent() if quiet else Terminal()
 
 
 class Terminal:
-    """A bar per stage, with rate and time left; plain lines where there is no terminal."""
+    """A bar for each stage, with the time left; plain lines without a terminal."""
 
     def __init__(self) -> None:
         from quantdrift.base.console import console  # noqa: PLC0415 -- only when something is shown
@@ -39,7 +39,7 @@ class Terminal:
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A bar that stays when it is full."""
+        """Show a bar, which stays when it is full."""
         from rich import progress  # noqa: PLC0415 -- only when something is shown
 
         named = progress.TextColumn("{task.description:<32}", markup=False)  # names may hold what rich takes for markup
