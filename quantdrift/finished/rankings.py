@@ -1,8 +1,7 @@
-"""Two finished rankings, or answers, of every input to evidence.
+"""Evidence from two finished rankings, or two answers, of every input.
 
-What a list that was cut short leaves out is not known: not its score in the other arm, nor whether it moved more than
-everything listed. So the extremes of delta are over the items that both lists hold, epsilon and S are lower bounds,
-and the evidence says so.
+Of an item that a truncated list leaves out, neither the score nor its change is known. So the extremes of delta are
+over the items that both lists hold, epsilon and S are lower bounds, and the evidence says so.
 """
 
 import math
@@ -26,7 +25,7 @@ Rankings = Mapping[str, Ranking]
 Qrels = Mapping[str, Mapping[str, int]]
 
 DEPTH = 200
-"""Ranks kept of either arm."""
+"""Most ranks that are kept of each arm."""
 
 _MOST = float(np.finfo(np.float32).max)
 
@@ -77,7 +76,7 @@ def _evidence(
         elif complete:
             extremes[:, row] = np.nan
         for arm, listed in enumerate((before, after)):
-            # twice, as Python sorts stably: by position, and then the best first
+            # by score, ties by position, as Python's sort is stable
             ranked = sorted(sorted(listed, key=position), key=listed.__getitem__, reverse=True)[:n_ranks]
             items[arm, row, : len(ranked)] = [names.setdefault(item, len(names)) for item in ranked]
             for whose, scored in enumerate((before, after)):
@@ -106,9 +105,9 @@ def evidence_of_answers(
     *,
     right: tuple[Mapping[str, bool], Mapping[str, bool]] | None = None,
 ) -> Evidence:
-    """Evidence of one answer per input and arm, without scores: a generated text.
+    """Evidence of one answer per input and arm without scores, such as a generated text.
 
-    An answer is a ranking of one item, so a flip is another answer. What rests on a score is undefined.
+    An answer is a ranking of one item, so a flip is a different answer. Figures that need a score are undefined.
     """
     _same_inputs(reference, candidate)
     qrels = None
@@ -126,7 +125,7 @@ def evidence_of_answers(
 
 
 def only_in(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> str:
-    """Tell what either of two mappings alone has: counts and examples; empty where they have the same."""
+    """Describe the keys that only one of two mappings has, by counts and examples; empty if there are none."""
     parts = [
         f"{len(missing):,} of {len(names_here):,} only in {name} ({some(map(str, missing))})"
         for name, names_here, others in ((names[0], first, second), (names[1], second, first))
@@ -144,7 +143,7 @@ def _same_inputs(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> 
 
 def _check(input_id: str, before: Ranking, after: Ranking, *, complete: bool) -> None:
     for arm, listed in (("reference", before), ("candidate", after)):
-        # also false of NaN, and of an integer that no float can hold
+        # NaN fails this comparison too, and so does an integer too large for a float
         wrong = next((item for item, score in listed.items() if not -_MOST <= score <= _MOST), None)
         if wrong is not None:
             raise RunError(
