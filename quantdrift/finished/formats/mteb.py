@@ -28,7 +28,7 @@ def _read(source: Source) -> FinishedRun:
             for split, predictions in splits.items():
                 if not (isinstance(predictions, dict) and predictions and all(map(is_ranking, predictions.values()))):
                     raise DataError(
-                        f"{file}, {subset}/{split}: expected rankings of documents, as of a search. For other tasks mteb "
+                        f"{file}, {subset}/{split}: expected rankings of documents. For other tasks mteb "
                         "stores no ids of inputs; give only the files of searches"
                     )
                 parts[f"{task}{subset}/{split}"] = Part(kind="rankings", content=predictions)
