@@ -1,4 +1,4 @@
-"""Progress of long work, shown on standard error so that standard output stays the result."""
+"""Progress of long work, on standard error so that standard output holds only results."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ from quantdrift.base.display import clean
 
 
 class Progress(Protocol):
-    """Shows how far a stage is."""
+    """Shows the progress of stages."""
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show one stage of `total` steps; the block calls what it is given with steps done."""
+        """Show one stage of `total` steps; the block gets a function to call with the number of new steps."""
 
 
 class Silent:
@@ -20,7 +20,7 @@ class Silent:
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A stage that nobody sees."""
+        """Show nothing."""
         yield lambda _steps: None
 
 
@@ -30,7 +30,7 @@ def progress_bars(*, quiet: bool, transient: bool = False) -> Progress:
 
 
 class Terminal:
-    """A bar per stage, with rate and time left; plain lines where there is no terminal."""
+    """A bar for each stage, with the time left; plain lines without a terminal."""
 
     def __init__(self, transient: bool = False) -> None:
         from quantdrift.base.console import console  # noqa: PLC0415 -- only when something is shown
