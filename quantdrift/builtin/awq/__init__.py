@@ -1,16 +1,12 @@
-"""AWQ, by gptqmodel or autoawq."""
+"""AWQ, by gptqmodel."""
 
 from quantdrift.builtin import gptq
-from quantdrift.kinds.quantizer import Package, Quantizer
+from quantdrift.kinds.quantizer import Quantizer
 
 QUANTIZER = Quantizer(
     title="AWQ",
     make="quantdrift.builtin.awq.work:from_scheme",
     calibrated=True,
-    options=("backend",),
-    packages=(
-        *gptq.QUANTIZER.packages,
-        Package(name="autoawq", module="awq", extra="autoawq", note="awq, +backend=autoawq (deprecated)"),
-    ),
+    packages=gptq.QUANTIZER.packages,
     place=30,
 )
