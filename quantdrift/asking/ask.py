@@ -20,7 +20,7 @@ from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest, read_bytes, write_text
 from quantdrift.base.registry import Registry
 from quantdrift.data.labelled import Dataset
-from quantdrift.data.streamed import STREAMED
+from quantdrift.data.streamed import STREAMED, StreamedDataset
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.kinds.encoder import KINDS, brought_for
 from quantdrift.kinds.quantizer import QUANTIZERS
@@ -93,7 +93,7 @@ class Ask:
     settings: Mapping[str, Any] = field(default_factory=dict)
     part: Sequence[Any] = ()
     models: Sequence[str | None] | None = None
-    dataset: Dataset | None = field(default=None, compare=False, repr=False)
+    dataset: Dataset | StreamedDataset | None = field(default=None, compare=False, repr=False)
     shortlist: Shortlist | None = field(default=None, compare=False, repr=False)
 
     @property

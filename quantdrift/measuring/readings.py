@@ -1,6 +1,6 @@
 """What the outputs of both arms are read as: a search, classes, or the order of shortlists."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -198,34 +198,22 @@ class Head:
 
     Attributes:
         classes: names, by logit.
-        linear: a probe of embeddings, or a head that is left alone; with neither this nor `module`, outputs are logits.
-        module: a head of several layers that is left alone, from [n, dim] to [n, n_classes].
+        linear: a probe of embeddings, or a head that is left alone; without one, outputs are logits.
         record: how logits were had, for run.json.
         notes: what a run says of it.
     """
 
     classes: tuple[str, ...]
     linear: LinearProbe | None = None
-    module: Callable[[Tensor], Tensor] | None = None
     record: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 
-    @property
-    def reads_vectors(self) -> bool:
-        """Whether outputs are embeddings, and not logits."""
-        return self.linear is not None or self.module is not None
-
     def logits(self, outputs: Vectors) -> NDArray[np.float32]:
         """Logits [n, n_classes] of outputs [n, dim]."""
-        if self.module is not None:
-            with torch.no_grad():
-                return self.module(torch.from_numpy(np.array(outputs))).float().cpu().numpy()
         return np.asarray(outputs) if self.linear is None else self.linear.logits(outputs)
 
     def graph(self, outputs: Tensor) -> Tensor:
         """Logits of outputs [..., dim], differentiable."""
-        if self.module is not None:
-            return self.module(outputs)
         if self.linear is None:
             return outputs
         weight, bias = torch.from_numpy(self.linear.weight), torch.from_numpy(self.linear.bias)
