@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.asking.measure import measure
-from quantdrift.asking.run import describe_run
+from quantdrift.asking.run import describe_run, measure
 from quantdrift.base.display import clean, complain
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress, Silent, Terminal

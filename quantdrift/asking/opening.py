@@ -421,7 +421,7 @@ def _refuse_same(name: Versus) -> None:
 
 
 def _two_with_heads(name: Versus, kind: Kind | None, **where: Unpack[Place]) -> TwoModels:
-    """Load two classifiers with the same classes in the same order, or, without a kind of inputs, two cross-encoders."""
+    """Load two classifiers of the same classes in the same order; two cross-encoders without a kind of inputs."""
     _refuse_same(name)
     source, checkpoint = full_precision(name.reference), find_checkpoint(name.candidate)
     refuse_missing(checkpoint)
@@ -455,8 +455,8 @@ def before_head(name: str, classifier: Classifier, pair: QuantizedPair) -> tuple
     module = classifier.module.get_submodule(paths[0]) if len(paths) == 1 else None
     if not isinstance(module, nn.Linear) or any(module in layer.modules for layer in pair.layers):
         raise UnsupportedError(
-            f"neighbours are searched by what goes into the head; that of {name} ({', '.join(paths) or 'none was found'}) "
-            f"is not one linear layer, or {pair.scheme} quantizes it. Expected an embedding model, or a classifier with "
+            f"neighbours are searched by the head's input; the head of {name} ({', '.join(paths) or 'not found'}) is "
+            f"not one linear layer, or {pair.scheme} quantizes it. Expected an embedding model, or a classifier with "
             "such a head (ViT, timm, BERT) and no +head="
         )
     classes = told_apart(classifier.classes)

@@ -9,19 +9,20 @@ from typing import Any
 import torch
 
 from quantdrift.asking.ask import libraries, parts_of
-from quantdrift.asking.measure import measure
 from quantdrift.asking.opening import Opened
 from quantdrift.base.display import note, shown
 from quantdrift.base.progress import Progress
 from quantdrift.base.text import some
 from quantdrift.builtin.sentence.work import SentenceEncoder
-from quantdrift.measuring.flow import Measured
+from quantdrift.candidate.pair import Pair
+from quantdrift.measuring.flow import Flow, Measured, Reading
 from quantdrift.metrics import measure as all_metrics
 from quantdrift.metrics.forbids import forbidding
 from quantdrift.models import TEXT_BY_TEXT
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run, now, write_run
+from quantdrift.sensitivity.allocate import choose_widths
 from quantdrift.statistics.standing import Tolerances
 
 
@@ -47,6 +48,29 @@ def measured_run(
             started=opened.started,
         )
         return write_run(out, evidence=evidence, record={**record, **more}, probe=reading.probe)
+
+
+def measure(pair: Pair, reading: Reading, *, settings: Settings, store: EmbeddingStore, progress: Progress) -> Measured:
+    """Choose widths where a criterion does that, then measure what the candidate changes.
+
+    Args:
+        pair: the pair, with the reference in place before and after.
+        reading: the inputs, and how outputs are read.
+        settings: how inputs go through the models.
+        store: where embeddings and calibrated layers are kept.
+        progress: where progress is shown.
+
+    Raises:
+        DataError: there are no inputs, or layers were measured on all of them.
+        ScoreError: an output is not finite.
+        RunError: no space to keep embeddings.
+    """
+    flow = Flow(pair=pair, settings=settings, store=store, progress=progress)
+    ready, fingerprint = flow.ready(reading), pair.fingerprint
+    reference = flow.reference(ready, fingerprint)
+    with flow.timed("allocation", pair.needs_widths):
+        choose_widths(flow, ready, reference)
+    return flow.measure(ready, reference, fingerprint)
 
 
 def _in_batches_that_fit(work: Callable[[Settings], Measured], settings: Settings) -> tuple[Measured, Settings]:
