@@ -253,11 +253,11 @@ def outside(model: Any, location: str, **more: str) -> Any:
         ("*/_ORT_MEM_ADDR_/*", {"offset": "94000000000000"}, "not in its folder"),
         ("missing", {}, "no such file"),
         ("link", {}, "no such file"),
-        ("data", {"offset": "1"}, "behind its end"),
-        ("data", {"offset": "-4"}, "behind its end"),
-        ("data", {"length": "99999999999"}, "behind its end"),
+        ("data", {"offset": "1"}, "beyond its end"),
+        ("data", {"offset": "-4"}, "beyond its end"),
+        ("data", {"length": "99999999999"}, "beyond its end"),
         ("data", {"length": "8"}, "has 8 bytes, expected"),
-        ("data", {"offset": "many"}, "behind its end"),
+        ("data", {"offset": "many"}, "beyond its end"),
     ],
 )
 def test_weights_that_lie_elsewhere_are_refused(tmp_path: Path, location: str, more: dict[str, str], text: str) -> None:
