@@ -25,6 +25,7 @@ from quantdrift.base.extras import version_of
 from quantdrift.base.registry import imported
 from quantdrift.builtin.classifier.work import Classifier, load_classifier
 from quantdrift.builtin.cross_encoder.work import CrossEncoderModel, cross_encoder_of
+from quantdrift.builtin.hqq.reading import made_of, unpacked
 from quantdrift.builtin.sentence import work as sentence
 from quantdrift.candidate.libraries import import_gptqmodel, silenced
 from quantdrift.models import UNASKED, WARNED
@@ -211,7 +212,7 @@ def _loaded(checkpoint: Checkpoint, reference: Reference | None, device: torch.d
     source = candidate_source(checkpoint)
     what = f"checkpoint (format {checkpoint.method})"
     kind = "CrossEncoder" if reranks else "SentenceTransformer"
-    with loading(source, what, kind=kind) as log, _process_undisturbed(checkpoint):
+    with loading(source, what, kind=kind, hqq=checkpoint.method == "hqq") as log, _process_undisturbed(checkpoint):
         if checkpoint.file is not None:
             form = MODEL_FILES[checkpoint.method]
             if reranks and not form.classifier:
@@ -289,19 +290,21 @@ def _from_folder(checkpoint: Checkpoint, reference: Reference | None, device: to
         notes = check_gptq(checkpoint, tensors)
     if quantization:
         config.quantization_config = quantization
-    on_kernels = checkpoint.method != "none" and device.type != "cpu"
-    kwargs: dict[str, Any] = {"dtype": "auto", **({"device_map": str(device)} if on_kernels else {})}
-    if checkpoint.has_modules:
-        model = (CrossEncoder if reranks else SentenceTransformer)(
-            str(checkpoint.folder),
-            device=None if on_kernels else str(device),  # kernels are chosen while it is loaded
-            model_kwargs=kwargs,
-            config_kwargs={"quantization_config": quantization} if quantization else {},
-        )
-        stored = stored_layers(tensors, empty, others=list(model.children())[1:])
-    else:
-        body = auto.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
-        model = dressed(checkpoint, reference, body, device)
+    on_kernels = checkpoint.method not in {"none", "hqq"} and device.type != "cpu"
+    weights, dtype = unpacked(checkpoint.body) if checkpoint.method == "hqq" else (None, "auto")
+    kwargs: dict[str, Any] = {"dtype": dtype, **({"device_map": str(device)} if on_kernels else {})}
+    with made_of(weights):
+        if checkpoint.has_modules:
+            model = (CrossEncoder if reranks else SentenceTransformer)(
+                str(checkpoint.folder),
+                device=None if on_kernels else str(device),  # kernels are chosen while it is loaded
+                model_kwargs=kwargs,
+                config_kwargs={"quantization_config": quantization} if quantization else {},
+            )
+            stored = stored_layers(tensors, empty, others=list(model.children())[1:])
+        else:
+            body = auto.from_pretrained(checkpoint.folder, config=config, trust_remote_code=False, **kwargs)
+            model = dressed(checkpoint, reference, body, device)
     _decompress(_body_of(model))
     return Loaded(model=model, stored=stored, notes=tuple(notes))
 

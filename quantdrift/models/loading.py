@@ -108,14 +108,16 @@ def loading(
     revision: str | None = None,
     trusted: bool = False,
     kind: str = "SentenceTransformer",
+    hqq: bool = False,
 ) -> Iterator[LoadLog]:
     """Vet a model; inside, it is loaded as we decide, and whatever goes wrong in a library becomes one line.
 
-    What libraries warn of, and weights that nothing was read into, are in the notes that it gives when it ends.
+    `hqq` says that its weights are unpacked here, by no library. What libraries warn of, and weights that nothing was
+    read into, are in the notes that it gives when it ends.
     """
     log = LoadLog()
     with reading_files(source, what), extras_named(needed_for=f"the {what} {source.name!r}"):
-        vet(source, revision, trusted=trusted, kind=kind)
+        vet(source, revision, trusted=trusted, kind=kind, hqq=hqq)
         quiet_loading()
         with captured_logs(_LOGGERS, log.hear), _read_as_decided(source, log, reads, trusted=trusted):
             yield log

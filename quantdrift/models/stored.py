@@ -62,7 +62,7 @@ def stored_layers(
     held = {id(p): p.numel() for name in modules if below[name] for p in modules[name].parameters(recurse=False)}
     rest = {id(p): p for module in others for p in module.parameters()}.values()
     bits = stored_bits(
-        codes=sum(map(max, sizes.values())),
+        codes=sum(parts[name]["W_q"].n_bytes if "W_q" in parts[name] else max(sizes[name]) for name in sizes),
         with_scales=sum(map(sum, sizes.values())),
         everything=sum(tensors[name].n_bytes for name in holders[prefix]) + sum(p.nbytes for p in rest),
         n_weights=sum(layers[name].weight.numel() for name in sizes),

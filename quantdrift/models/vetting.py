@@ -72,18 +72,24 @@ _Read = Callable[[str | PurePosixPath], dict[str, Any]]
 
 
 def vet(
-    source: ModelSource, revision: str | None = None, *, trusted: bool = False, kind: str = "SentenceTransformer"
+    source: ModelSource,
+    revision: str | None = None,
+    *,
+    trusted: bool = False,
+    kind: str = "SentenceTransformer",
+    hqq: bool = False,
 ) -> None:
     """Refuse a model that could run code, that is another kind of model, or whose files are damaged; nothing is loaded.
 
     `kind` is the class of sentence-transformers that it is loaded as. Of a hub model its settings alone are looked at,
-    as far as the hub can be reached. `trusted` says that code of the model may run.
+    as far as the hub can be reached. `trusted` says that code of the model may run, `hqq` that no library unpacks it.
     """
     on_hub = source.kind == "hub"
 
     def read(file: str | PurePosixPath) -> dict[str, Any]:
         with suppress(UnsupportedError) if on_hub else nullcontext():
-            return model_json(source, str(file), revision)
+            settings = model_json(source, str(file), revision)
+            return {key: value for key, value in settings.items() if not (hqq and key == "quantization_config")}
         return {}
 
     refuse_other_kinds(read(MODEL_FILE).get("model_type"), source.name, kind)
@@ -225,8 +231,8 @@ def vet_settings(settings: Mapping[str, Any], where: str) -> None:
     for key, value in entries(settings):
         if key == "quant_method" and value == "hqq":
             raise UnsupportedError(
-                f"{where} names hqq, whose reader evaluates text of the file as Python; expected another format, "
-                "or the scheme that makes such a candidate here: quantdrift run MODEL@W4-hqq"
+                f"{where} names hqq, whose reader evaluates text of the file as Python; an embedding model of it can "
+                'be the candidate, which is unpacked here: quantdrift run "REFERENCE vs CHECKPOINT"'
             )
         if (_KERNEL.fullmatch(key) and "/" in str(value)) or (key == "trust_remote_code" and value):
             raise UnsupportedError(

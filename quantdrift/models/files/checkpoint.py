@@ -9,6 +9,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from quantdrift.models.files.kinds import model_json
 from quantdrift.models.files.model_files import MODEL_FILES, ModelFile, files_in, folder_of, format_of, holds_weights
 from quantdrift.models.files.named import ModelSource, name_in_config, resolve
 from quantdrift.models.files.saved import is_candidate_folder, read_record
+from quantdrift.models.files.tensors import stored_tensors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -138,9 +140,13 @@ def find_checkpoint(name: str) -> Checkpoint:
 
 
 def _said_beside(source: ModelSource, body: Path) -> dict[str, Any]:
-    """Return the settings of packed weights that lie beside config.json, as AutoGPTQ wrote them in 2023."""
-    settings = model_json(source, str(body / "quantize_config.json"))
-    return {"quant_method": "gptq", **settings} if settings else {}
+    """The settings of packed weights of which config.json says nothing: AutoGPTQ's of 2023, or those of hqq itself."""
+    if settings := model_json(source, str(body / "quantize_config.json")):
+        return {"quant_method": "gptq", **settings}
+    with suppress(ImportError, UnsupportedError):  # damage is told when it is vetted
+        if any(name.endswith(".encoded_state_dict") for name in stored_tensors(body)):
+            return {"quant_method": "hqq"}
+    return {}
 
 
 def _named_file(name: str, kind: ModelFile) -> tuple[ModelSource, Path, str]:

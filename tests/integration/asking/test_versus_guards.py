@@ -61,7 +61,7 @@ def test_full_precision_weights_put_into_a_saved_candidate_are_refused(reference
     ("settings", "said"),
     [
         ({"architectures": ["BertForSequenceClassification"]}, "is a BertForSequenceClassification, not an embedding"),
-        ({"quantization_config": {"quant_method": "hqq"}}, "evaluates text of the file as Python"),
+        ({"quantization_config": {"quant_method": "hqq"}}, r"\(hqq\), but no packed linear layer"),
         ({"model_type": "nosuch"}, "format none.* cannot be loaded"),
     ],
 )
