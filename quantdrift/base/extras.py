@@ -23,6 +23,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "lm-eval": ("lm_eval",),
         "openai": ("httpx",),
         "gptq": ("gptqmodel",),
+        "autoawq": ("awq",),
         "bitsandbytes": ("bitsandbytes", "accelerate"),
         "onnx": ("onnx", "onnx_ir", "onnxruntime", "onnxscript"),
         "images": ("PIL",),
@@ -38,6 +39,7 @@ _PACKAGES = {
     "sklearn": "scikit-learn",
     "PIL": "pillow",
     "open_clip": "open_clip_torch",
+    "awq": "autoawq",
 }
 """Module to the package that it comes in, where the names differ by more than a hyphen."""
 

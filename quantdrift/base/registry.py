@@ -31,7 +31,7 @@ class Package:
     """A package that an entry stands on.
 
     Attributes:
-        name: name of the distribution.
+        name: what is installed; of one that does GPTQ or AWQ also its name in a scheme, `+backend=`.
         module: what is imported.
         extra: the extra of quantdrift that brings it.
         note: what it does, for `quantdrift doctor`.

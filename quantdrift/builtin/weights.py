@@ -46,7 +46,15 @@ STAGE = Stage(
         "quantizer": DEFAULT_QUANTIZER,
         "criterion": None,
     },
-    options={**CHOICE, "grid": Option(pattern="paper|library", values="paper or library")},
+    options={
+        **CHOICE,
+        "backend": Option(
+            pattern="gptqmodel|autoawq",
+            values="gptqmodel (auto-gptq is archived, and optimum rounds by gptqmodel; +grid=library makes the same "
+            "codes), or autoawq of awq",
+        ),
+        "grid": Option(pattern="paper|library", values="paper or library"),
+    },
     formats=("safetensors", "onnx"),
     advice=_mend,
 )

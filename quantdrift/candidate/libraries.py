@@ -18,7 +18,7 @@ from quantdrift.base.registry import Package
 from quantdrift.candidate.quantized import Moments
 from quantdrift.kinds.quantizer import QUANTIZERS
 
-GPTQMODEL, HQQ = (QUANTIZERS.packages[name] for name in ("gptqmodel", "hqq"))
+GPTQMODEL, AUTOAWQ, HQQ = (QUANTIZERS.packages[name] for name in ("gptqmodel", "autoawq", "hqq"))
 
 
 def described(package: Package, *, grid: str) -> dict[str, str]:
@@ -110,3 +110,14 @@ def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+@functools.cache
+def import_autoawq() -> ModuleType:
+    """The module of autoawq that searches and rounds.
+
+    The package says farewell in a warning, and sets a filter that shows every deprecation first, so that ignoring
+    does not help; recording does, and takes the filter back afterwards.
+    """
+    with importing(AUTOAWQ), quiet():
+        return importlib.import_module("awq.quantize.quantizer")

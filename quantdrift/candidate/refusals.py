@@ -52,6 +52,9 @@ def refuse_settings(scheme: Scheme) -> None:
             raise UnsupportedError(
                 f"+{key}= has no effect on {scheme}{why}, which takes {', '.join(sorted(takes))};{add} leave it out"
             )
+    backend, packages = scheme.option("backend"), [package.name for package in QUANTIZERS[scheme.quantizer].packages]
+    if backend is not None and backend not in packages:
+        raise UnsupportedError(f"{backend} does no {scheme.quantizer}; expected +backend={' or '.join(packages)}")
 
 
 # --- What is refused before anything is loaded: without torch, so in a fraction of a second -------
@@ -114,7 +117,9 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, 
 def check_spec(spec: Spec, *, loaded: bool = False) -> None:
     """Refuse a spec that no data can be measured with."""
     refuse_settings(spec.scheme)
-    refuse_missing(QUANTIZERS[spec.scheme.quantizer].packages[:1], needed_for=str(spec.scheme))
+    packages, backend = QUANTIZERS[spec.scheme.quantizer].packages, spec.scheme.option("backend")
+    named = [package for package in packages if package.name == backend]
+    refuse_missing(named or packages[:1], needed_for=str(spec.scheme))
     calibration_texts(spec.scheme)
     for stage in STAGES.values():
         if stage.in_(spec.scheme):

@@ -18,6 +18,7 @@ from quantdrift.builtin.awq.work import Awq
 from quantdrift.builtin.gptq.work import Gptq
 from quantdrift.builtin.rtn.work import quantize_rtn
 from quantdrift.candidate.quantized import Moments, QuantizedWeight
+from quantdrift.kinds.quantizer import QUANTIZERS
 from support import paper_quantizers as paper
 from support.quantizer_samples import moments_of, skip_without, weights
 
@@ -103,15 +104,16 @@ def test_gptq_is_the_papers_for_any_shape(
     np.testing.assert_allclose(rounded(quantized), wanted, atol=1e-5 * 0.05, rtol=1e-4)
 
 
-def awq(bits: int, group_size: int | None) -> Awq:
-    skip_without("gptqmodel")
-    return Awq(bits=bits, group_size=group_size)
+def awq(backend: str, bits: int, group_size: int | None) -> Awq:
+    skip_without(backend)
+    return Awq(bits=bits, group_size=group_size, package=QUANTIZERS.packages[backend])
 
 
+@pytest.mark.parametrize("backend", ["gptqmodel", "autoawq"])
 @pytest.mark.parametrize(("bits", "in_features", "group_size"), CELLS)
-def test_awq_is_the_papers(bits: int, in_features: int, group_size: int | None) -> None:
+def test_awq_is_the_papers(bits: int, in_features: int, group_size: int | None, backend: str) -> None:
     weight, moments = layer_of(in_features)
-    quantized = awq(bits, group_size).quantize(weight, moments)
+    quantized = awq(backend, bits, group_size).quantize(weight, moments)
     exact, second = as_float64(weight), as_float64(moments.second)
     losses, scalings = paper.awq_losses(exact, second, as_float64(moments.mean_abs), bits, group_size)
     best = scalings[int(np.argmin(losses))]
@@ -129,15 +131,16 @@ def test_awq_is_the_papers(bits: int, in_features: int, group_size: int | None) 
     bits=st.integers(2, 8),
     group_size=st.none() | st.integers(1, 50),
     size=st.sampled_from([1e-6, 1, 1e6]),
+    backend=st.sampled_from(["gptqmodel", "autoawq"]),
 )
 def test_awq_finds_the_least_loss_for_any_shape_and_size(
-    *, seed: int, shape: tuple[int, int], bits: int, group_size: int | None, size: float
+    *, seed: int, shape: tuple[int, int], bits: int, group_size: int | None, size: float, backend: str
 ) -> None:
     """Weights and inputs of any size: the library's clamps have an absolute size."""
     weight = weights(seed, *shape) * size
     inputs = paper.outlying_inputs(seed, 50, shape[1]) / size
     moments = moments_of(inputs)
-    quantized = awq(bits, group_size).quantize(weight, moments)
+    quantized = awq(backend, bits, group_size).quantize(weight, moments)
     exact, second = as_float64(weight), as_float64(moments.second)
     losses, _ = paper.awq_losses(exact, second, as_float64(moments.mean_abs), bits, group_size)
     scale = paper.loss(exact, 0 * exact, second)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from quantdrift.builtin.rtn.work import RoundToNearest, quantize_rtn
-from quantdrift.candidate.libraries import GPTQMODEL, HQQ
+from quantdrift.candidate.libraries import AUTOAWQ, GPTQMODEL, HQQ
 from quantdrift.candidate.quantized import Moments, QuantizedWeight
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.spec.grammar import parse_scheme
 from support import paper_quantizers as paper
 
-LIBRARIES = {package.name: package for package in (GPTQMODEL, HQQ)}
+LIBRARIES = {package.name: package for package in (GPTQMODEL, AUTOAWQ, HQQ)}
 
 
 def skip_without(backend: str) -> None:

@@ -1,12 +1,16 @@
-"""AWQ, by gptqmodel."""
+"""AWQ, by gptqmodel or autoawq."""
 
 from quantdrift.builtin import gptq
-from quantdrift.kinds.quantizer import Quantizer
+from quantdrift.kinds.quantizer import Package, Quantizer
 
 QUANTIZER = Quantizer(
     title="AWQ",
     make="quantdrift.builtin.awq.work:from_scheme",
     calibrated=True,
-    packages=gptq.QUANTIZER.packages,
+    options=("backend",),
+    packages=(
+        *gptq.QUANTIZER.packages,
+        Package(name="autoawq", module="awq", extra="autoawq", note="awq, +backend=autoawq (deprecated)"),
+    ),
     place=30,
 )

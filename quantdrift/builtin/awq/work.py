@@ -1,7 +1,8 @@
-"""AWQ: weights of large inputs are scaled up before rounding, by the exponent that gptqmodel's search finds best."""
+"""AWQ by gptqmodel: weights of large inputs are scaled up before rounding, as far as its search finds best."""
 
 import functools
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,15 @@ from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError
 from quantdrift.base.extras import refuse_missing
+from quantdrift.builtin.awq import autoawq
 from quantdrift.builtin.rtn.work import quantize_rtn
 from quantdrift.candidate import libraries
 from quantdrift.candidate.quantized import LayerQuantizer, Moments, QuantizedWeight
+from quantdrift.kinds.quantizer import QUANTIZERS, Package
 from quantdrift.scheme import Scheme
 
+Search = Callable[[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]], Tensor]
+"""Inputs, their sizes, weights and what rounds these, to the scaling [in_features] that a library finds best."""
 _EXPONENTS = 20
 _JITTERS = (1e-6, 1e-5, 1e-4, 1e-3)
 
@@ -26,21 +31,23 @@ class Awq:
     """Activation-aware weight quantization (Lin et al., 2024) as a method, on the grid of round to nearest.
 
     Attributes:
-        bits: width of a code.
-        group_size: number of input weights that share a scale; None for the whole row.
+        bits: of a weight.
+        group_size: input weights that share a scale; None for the whole row.
+        package: that searches.
     """
 
     bits: int
     group_size: int | None
+    package: Package = libraries.GPTQMODEL
 
     needs_moments = True
 
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
-        """Quantize one weight matrix as Q(W s) / s, and return s as its `input_scaling`.
+        """Quantize one weight matrix as Q(W s) / s.
 
-        s = mean_abs^a, where a is the one of 0, 1/20, ..., 19/20 with the smallest
-        tr((W - Q(W s) / s) second (W - Q(W s) / s)^T). A constant factor of s changes nothing, and the library's is
-        kept. An input that was always 0 counts as one of mean size.
+        s = mean_abs^a, where a is the one of 0, 1/20, ..., 19/20 that makes tr((W - Q(W s) / s) second (W - Q(W s) /
+        s)^T) least. A factor of s changes nothing, and the library's is kept. An input that was always 0 counts as
+        one of mean size. The result has s as `input_scaling`.
         """
         moments = libraries.calibrated(moments, method="awq")
         exact = weight.detach().to(torch.float32)
@@ -49,59 +56,60 @@ class Awq:
         return replace(quantized, input_scaling=scaling)
 
     def describe(self) -> dict[str, str]:
-        """Return library, version and grid."""
-        return libraries.described(libraries.GPTQMODEL, grid="symmetric absmax")
+        """Library, version and grid."""
+        return libraries.described(self.package, grid="symmetric absmax")
 
     def _best_scaling(self, weight: Tensor, moments: Moments) -> Tensor:
-        """Return the scaling that the library finds on a factor R of the second moment, R^T R = second.
+        """Return the scaling that the library finds, shown a factor of the second moment in place of the inputs.
 
-        ||R (W - Q)^T||^2 is the same loss as on the inputs, and R has in_features rows instead of one for every
-        calibration token.
+        ||R (W - Q)^T||^2 is the loss where R^T R = second, so the search costs in_features rows instead of one for
+        every calibration token.
         """
         magnitude = moments.mean_abs.to(torch.float32)
         alive = magnitude > 0
         typical = magnitude[alive].mean() if bool(alive.any()) else torch.ones_like(magnitude[0])
         magnitude = torch.where(alive, magnitude, typical)
         magnitude = magnitude / magnitude.min()  # so that the clamp of scalings at 1e-4 never acts
-        scaling = self._searched(_factor(moments.second), magnitude, weight)
+        scaling = _SEARCHES[self.package.name](_factor(moments.second), magnitude, weight, self._rounded)
         scaling = scaling.to(weight.device)
         powers = magnitude ** (torch.arange(_EXPONENTS, device=weight.device)[:, None] / _EXPONENTS)
         powers = powers / (powers.amax(1) * powers.amin(1)).sqrt()[:, None]
         if not bool(torch.isclose(powers, scaling, rtol=1e-4).all(1).any()):
-            wanted = f"one of {_EXPONENTS} powers of the inputs' sizes"
-            raise libraries.unexpected(libraries.GPTQMODEL, wanted, "another scaling")
+            raise libraries.unexpected(
+                self.package, f"one of {_EXPONENTS} powers of the inputs' sizes", "another scaling"
+            )
         return scaling
-
-    def _searched(self, inputs: Tensor, magnitude: Tensor, weight: Tensor) -> Tensor:
-        """Run the library's search on one layer."""
-        library, log = libraries.import_gptqmodel()
-        with libraries.silenced(log):
-            config = library.QuantizeConfig(method="awq", format="gemm", offload_to_disk=False)
-            model = SimpleNamespace(rotary_embedding=None)
-            search = _processor()(None, config, *[None] * 5, gptq_model=model, model=nn.Module())
-            search.duo_scaling = False
-            search._pseudo_quantize_tensor_into = lambda source, target: target.copy_(self._rounded(source))
-            # The search keeps a contiguous float32 weight on a CPU by a name, not by a copy, and then changes it.
-            layer = nn.Linear(1, 1, bias=False)
-            strided = weight.new_empty((*weight.shape, 2))[..., 0].copy_(weight)
-            layer.weight = nn.Parameter(strided, requires_grad=False)
-            unused = torch.ones_like(magnitude)  # the mean weights, which only duo_scaling looks at
-            scaling: Tensor = search._compute_best_scale(inputs, unused, magnitude, layer, [layer], layer(inputs))[0]
-        return scaling.clone()
 
     def _rounded(self, weight: Tensor) -> Tensor:
         return quantize_rtn(weight, bits=self.bits, group_size=self.group_size).dequantize(torch.float32)
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
-    """Return the method of a scheme."""
-    refuse_missing([libraries.GPTQMODEL], needed_for=str(scheme))
-    return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
+    """The method as a scheme asks for it."""
+    package = QUANTIZERS.packages[scheme.option("backend") or libraries.GPTQMODEL.name]
+    refuse_missing([package], needed_for=str(scheme))
+    return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size, package=package)
+
+
+def _by_gptqmodel(inputs: Tensor, magnitude: Tensor, weight: Tensor, rounded: Callable[[Tensor], Tensor]) -> Tensor:
+    library, log = libraries.import_gptqmodel()
+    with libraries.silenced(log):
+        config = library.QuantizeConfig(method="awq", format="gemm", offload_to_disk=False)
+        model = SimpleNamespace(rotary_embedding=None)
+        search = _processor()(None, config, *[None] * 5, gptq_model=model, model=nn.Module())
+        search.duo_scaling = False
+        search._pseudo_quantize_tensor_into = lambda source, target: target.copy_(rounded(source))
+        # The search keeps a contiguous float32 weight on a CPU by a name, not by a copy, and then changes it.
+        layer = nn.Linear(1, 1, bias=False)
+        layer.weight = nn.Parameter(weight.new_empty((*weight.shape, 2))[..., 0].copy_(weight), requires_grad=False)
+        unused = torch.ones_like(magnitude)  # the mean weights, which only duo_scaling looks at
+        scaling: Tensor = search._compute_best_scale(inputs, unused, magnitude, layer, [layer], layer(inputs))[0]
+    return scaling.clone()
 
 
 @functools.cache
 def _processor() -> Any:
-    """Return the library's class without what makes a folder of logs and asks every device."""
+    """The library's class, kept from making a folder of logs and from asking devices."""
     kind = importlib.import_module("gptqmodel.looper.awq_processor").AWQProcessor
     aside = {
         "_build_log_file_path": lambda *_: Path(),
@@ -109,6 +117,9 @@ def _processor() -> Any:
         "_init_cpu_device_handle": lambda _: None,
     }
     return type("Search", (kind,), aside)
+
+
+_SEARCHES: dict[str, Search] = {"gptqmodel": _by_gptqmodel, "autoawq": autoawq.best_scaling}
 
 
 def _factor(second: Tensor) -> Tensor:

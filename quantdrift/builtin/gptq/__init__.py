@@ -6,7 +6,7 @@ QUANTIZER = Quantizer(
     title="GPTQ",
     make="quantdrift.builtin.gptq.work:from_scheme",
     calibrated=True,
-    options=("grid",),
+    options=("backend", "grid"),
     packages=(Package(name="gptqmodel", module="gptqmodel", extra="gptq", note="gptq, gptq_ao and awq"),),
     place=10,
 )

@@ -34,6 +34,7 @@ _MORE = {
         "Cells of the suite as it is, and of its offline variant: quantdrift study run --suite NAME [--offline].",
         "Tables and figures of the paper, from a checkout: python -m quantdrift_paper tables quantdrift-runs/NAME",
     ),
+    "quantizers": ("The first library is the one that is used; choose another with +backend=.",),
 }
 
 

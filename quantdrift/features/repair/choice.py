@@ -61,7 +61,7 @@ def check_plain(scheme: Scheme) -> None:
 
 def uniform_configurations(scheme: Scheme, quantizers: Sequence[str]) -> list[Scheme]:
     """The plain scheme first, then other quantizers at the same width."""
-    options = tuple(option for option in scheme.options if option[0] != "grid")
+    options = tuple(option for option in scheme.options if option[0] not in {"backend", "grid"})
     others = [name for name in quantizers if name != scheme.quantizer]
     return [scheme, *(replace(scheme, quantizer=name, options=options) for name in others)]
 

@@ -38,7 +38,7 @@ def test_an_index_that_nobody_knows_is_told_with_what_is_near() -> None:
 
 def test_a_missing_library_is_told_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quantdrift.base.extras.find_spec", lambda module: None)
-    for scheme, package in (("W4-awq", "gptqmodel"), ("W4-hqq", "hqq")):
+    for scheme, package in (("W4-awq", "gptqmodel"), ("W4-awq+backend=autoawq", "autoawq"), ("W4-hqq", "hqq")):
         with pytest.raises(MissingExtraError, match=f"needs the package '{package}'"):
             check_pair(parse(f"minilm@{scheme}"), DATASET)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.builtin.awq import work as awq
 from quantdrift.builtin.awq.work import Awq
 from quantdrift.builtin.gptq.work import Gptq
 from support import paper_quantizers as paper
@@ -17,8 +18,11 @@ from support.quantizer_samples import LIBRARIES, moments_of, weights
 INSTALLED = all(find_spec(package.module) for package in LIBRARIES.values())
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="a quantization library is not installed")
 
-CALIBRATED = [Gptq(bits=4, group_size=None), Awq(bits=4, group_size=None)]
-calibrated = pytest.mark.parametrize("method", CALIBRATED, ids=["gptq", "awq"])
+CALIBRATED = [
+    Gptq(bits=4, group_size=None),
+    *(Awq(bits=4, group_size=None, package=LIBRARIES[name]) for name in ("gptqmodel", "autoawq")),
+]
+calibrated = pytest.mark.parametrize("method", CALIBRATED, ids=["gptq", "awq", "awq by autoawq"])
 
 
 @calibrated
@@ -32,7 +36,7 @@ def test_an_input_that_was_always_zero_keeps_its_weights(method: Gptq | Awq, gro
 
 
 def test_a_library_that_answers_otherwise_than_the_method_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Awq, "_searched", lambda _self, _inputs, magnitude, _weight: magnitude**0.33)
+    monkeypatch.setitem(awq._SEARCHES, "gptqmodel", lambda _, magnitude, *__: magnitude**0.33)
     with pytest.raises(UnsupportedError, match=r"20 powers .*gptqmodel"):
         CALIBRATED[1].quantize(weights(0, 4, 8), moments_of(paper.outlying_inputs(0, 400, 8)))
 
@@ -51,7 +55,7 @@ def state():
     return flags, variables, log, own, torch.cuda.synchronize
 
 before = state()
-libraries.import_gptqmodel()
+libraries.import_gptqmodel(), libraries.import_autoawq()
 if (after := state()) != before:
     print(before, after)
 """

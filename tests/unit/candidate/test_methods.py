@@ -3,12 +3,13 @@
 import pytest
 
 from quantdrift.base import extras
-from quantdrift.base.errors import MissingExtraError, UnsupportedError
+from quantdrift.base.errors import MissingExtraError, SpecError, UnsupportedError
 from quantdrift.builtin.adaround.work import AdaRound
 from quantdrift.builtin.awq.work import Awq
 from quantdrift.builtin.gptq.work import Gptq
 from quantdrift.builtin.hqq.work import Hqq
 from quantdrift.builtin.rtn.work import RoundToNearest
+from quantdrift.candidate import libraries
 from quantdrift.candidate.methods import methods_of
 from quantdrift.spec.grammar import parse_scheme
 
@@ -21,7 +22,7 @@ def method_of(scheme: str) -> object:
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Modules that count as installed; a test may change it."""
-    modules = {"gptqmodel", "hqq"}
+    modules = {"gptqmodel", "awq", "hqq"}
     monkeypatch.setattr(extras, "find_spec", lambda module: module if module in modules else None)
     return modules
 
@@ -33,8 +34,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         ("W16A8", None),
         ("W4-gptq", Gptq(bits=4, group_size=128)),
         ("W3-channel-gptq_ao", Gptq(bits=3, group_size=None, act_order=True)),
-        ("W8A8-gptq+grid=library+calib=64", Gptq(bits=8, group_size=128, grid="library")),
-        ("W2-awq", Awq(bits=2, group_size=128)),
+        ("W8A8-gptq+backend=gptqmodel+grid=library+calib=64", Gptq(bits=8, group_size=128, grid="library")),
+        ("W2-awq", Awq(bits=2, group_size=128, package=libraries.GPTQMODEL)),
+        ("W2-awq+backend=autoawq", Awq(bits=2, group_size=128, package=libraries.AUTOAWQ)),
         ("W6-g32-hqq", Hqq(bits=6, group_size=32)),
         ("W3-g64-adaround+calib=64", AdaRound(bits=3, group_size=64)),
     ],
@@ -45,7 +47,12 @@ def test_a_scheme_gives_the_method_its_settings(installed: set[str], scheme: str
 
 @pytest.mark.parametrize(
     ("scheme", "package", "extra"),
-    [("W4-g128-gptq", "gptqmodel", "gptq"), ("W4-awq", "gptqmodel", "gptq"), ("W4-g128-hqq", "hqq", "hqq")],
+    [
+        ("W4-g128-gptq", "gptqmodel", "gptq"),
+        ("W4-awq", "gptqmodel", "gptq"),
+        ("W4-awq+backend=autoawq", "autoawq", "autoawq"),
+        ("W4-g128-hqq", "hqq", "hqq"),
+    ],
 )
 def test_a_missing_library_names_its_extra(installed: set[str], scheme: str, package: str, extra: str) -> None:
     installed.clear()
@@ -54,12 +61,19 @@ def test_a_missing_library_names_its_extra(installed: set[str], scheme: str, pac
     assert (caught.value.package, caught.value.extra) == (package, extra)
 
 
+@pytest.mark.parametrize("backend", ["auto-gptq", "optimum"])
+def test_a_backend_that_went_is_told_with_the_one_that_makes_its_codes(backend: str) -> None:
+    with pytest.raises(SpecError, match=r"gptqmodel \(auto-gptq"):
+        parse_scheme(f"W4-gptq+backend={backend}")
+
+
 @pytest.mark.parametrize(
     ("scheme", "fact"),
     [
         ("W4+widths=3,4", r"add a criterion \(\+gap\)"),
         ("W4+calib=64", r"\+calib= has no effect on W4"),
         ("W4-hqq+grid=library", r"\+grid= has no effect on .*, which takes attention, batch, .*head, "),
+        ("W4-gptq+backend=autoawq", r"autoawq does no gptq; expected \+backend=gptqmodel"),
         ("W7-hqq", "2, 3, 4, 5, 6, 8 bits, not to 7"),
     ],
 )

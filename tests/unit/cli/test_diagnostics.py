@@ -103,6 +103,6 @@ def test_quantizers_are_listed_with_what_is_installed(installed: dict[str, str])
         "install": None,
     }
     assert (rows["rtn"]["libraries"], rows["rtn"]["available"]) == ([], True)
-    assert (rows["awq"]["libraries"], rows["awq"]["available"]) == (["gptqmodel"], True)
+    assert (rows["awq"]["libraries"], rows["awq"]["available"]) == (["gptqmodel", "autoawq"], True)
     assert rows["hqq"]["available"] is False
     assert rows["hqq"]["install"] == 'pip install "quantdrift[hqq]"'
