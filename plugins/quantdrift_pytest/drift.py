@@ -5,8 +5,11 @@ fingerprint, or in a folder of the session if a later session could not trust th
 measure while the others wait for it.
 """
 
+import functools
+import json
 import os
 import platform
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +28,7 @@ from quantdrift.base.display import clean, shown
 from quantdrift.base.errors import QuantDriftError, RunError, UnknownNameError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import Silent
-from quantdrift.base.records import Some, Whole, problem_of
+from quantdrift.base.records import Some, Whole, bytes_digest, file_digest, problem_of
 from quantdrift.data.labelled import Dataset, load_task, read_folder
 from quantdrift.data.retrieval import facts_of, keeping_own_ids
 from quantdrift.gate.baseline import Baseline, Snapshot
@@ -35,12 +38,13 @@ from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.rules import Rule, RuleError, Slices, default_rules, parse_rule, slices_of
 from quantdrift.gate.target import Target, target_of_run
 from quantdrift.metrics import FAMILIES, parse_metric
+from quantdrift.models.files.named import resolve
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore, default_store
 from quantdrift.runs.changes import Changed, changed_inputs
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.show.tables import Grid
-from quantdrift.spec.grammar import Dtype, Spec, Versus, parse_pair
+from quantdrift.spec.grammar import Dtype, Spec, Versus, is_endpoint, parse_pair
 from quantdrift.statistics.estimates import Estimate
 from quantdrift_pytest.session import ASSERTED, Session, tersely
 
@@ -343,14 +347,59 @@ def read_settings(given: Mapping[str, Any]) -> Measuring:
         raise QuantDriftError(f"the setting {problem_of(error)}. Settings are {names}; limits go to require") from error
 
 
+@functools.cache
+def content_digest(place: Path, stamp: str) -> str:
+    """Return a digest of the names and contents of files, which a copy shares; taken once per `stamp`.
+
+    Hidden files do not count, as they change without the content.
+    """
+    del stamp
+    files = [place] if place.is_file() else [file for file in place.rglob("*") if not file.is_dir()]
+    names = sorted(file.relative_to(place).as_posix() for file in files)
+    shown = [name for name in names if not re.search(r"(^|/)\.[^/]", name)]
+    return bytes_digest(json.dumps([[name, file_digest(place / name)] for name in shown]).encode())
+
+
 def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
-    """Return the request to measure; another machine is another request."""
+    """Return the request to measure; models count by the content of their files, and another machine is another one."""
+    names = (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
+    models = [_model(name, None if number else how.revision) for number, name in enumerate(names)]
     gpus = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
     # what decides the device of a model
     machine = [platform.system(), platform.machine(), *gpus, os.environ.get("CUDA_VISIBLE_DEVICES", "all")]
     return Ask(
-        pair=pair, data=facts_of(dataset), settings=how.model_dump(), part=["machine", *machine], dataset=dataset
+        pair=pair,
+        data=facts_of(dataset),
+        settings=how.model_dump(),
+        part=["machine", *machine],
+        models=models,
+        dataset=dataset,
     )
+
+
+def _model(name: str, revision: str | None) -> str | None:
+    """Return a digest of a model's files; None where they lie elsewhere."""
+    if is_endpoint(name):
+        return None
+    if name.lower().endswith(".gguf"):
+        place, on_hub = Path(name).expanduser(), name.rpartition(":")[0]
+        folder = place if place.is_file() else _downloaded(on_hub, revision)
+    else:
+        source = resolve(name)
+        folder = _downloaded(source.canonical, revision) if source.kind == "hub" else Path(source.location)
+    return None if folder is None else content_digest(folder, stamp_of(str(folder)))
+
+
+def _downloaded(repo: str, revision: str | None) -> Path | None:
+    """Return the snapshot of a hub model on this machine; None without one."""
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for hub models
+    from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415 -- likewise
+
+    folder = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
+    try:
+        return Path(snapshot_download(repo, revision=revision, cache_dir=folder, local_files_only=True))
+    except (LocalEntryNotFoundError, ValueError):  # not here, or no such name
+        return None
 
 
 # --- measured once, and read afterwards -------------------------------------------------------

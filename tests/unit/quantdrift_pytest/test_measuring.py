@@ -1,6 +1,7 @@
 """The key of a kept run: digests of files, the pair, and its settings."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,15 @@ DATA = RetrievalDataset(
 )
 
 
-def ask(spec: str) -> Ask:
-    return asked(parse_pair(spec), DATA, read_settings({}))
+def ask(spec: str, revision: str | None = None) -> Ask:
+    return asked(parse_pair(spec), DATA, read_settings({"revision": revision} if revision else {}))
 
 
 def test_a_model_of_other_content_is_another_measurement(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = f"{folder}@W4-rtn"
     first = ask(spec).fingerprint
+    os.utime(folder / "config.json", (3, 3))  # as a copy has it
+    assert ask(spec).fingerprint == first
     weights = folder / "0_Transformer" / "model.safetensors"
     weights.write_bytes(b"\x00\x02")  # of the same size
     os.utime(weights, (2, 2))
@@ -44,10 +47,26 @@ def test_a_model_of_other_content_is_another_measurement(folder: Path, monkeypat
     assert len({first, second, third, ask(spec).fingerprint}) == 4
 
 
-def test_what_cannot_be_seen_does_not_last(folder: Path) -> None:
-    assert ask(f"{folder}@W4-rtn").certain
-    assert not ask(f"{folder} vs openai:http://localhost:8000/v1#model").certain
-    assert not ask("org/model@W4-rtn").certain
+def test_what_cannot_be_seen_does_not_last(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lasts(spec: str, revision: str | None = None) -> bool:
+        return None not in (ask(spec, revision).models or ())
+
+    assert lasts(f"{folder}@W4-rtn")
+    assert not lasts(f"{folder} vs openai:http://localhost:8000/v1#model")
+    pytest.importorskip("huggingface_hub", reason="the hub's own library is not installed")
+    hub = tmp_path / "hub"
+    monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(hub))
+    assert not lasts("org/model@W4-rtn")  # not downloaded yet
+    place = hub / "models--org--model"
+    (place / "refs").mkdir(parents=True)
+    for commit in ("a" * 40, "b" * 40):
+        shutil.copytree(folder, place / "snapshots" / commit)
+    (place / "refs" / "main").write_text("a" * 40)
+    assert lasts("org/model@W4-rtn")
+    assert lasts("org/model@W4-rtn", "b" * 40)
+    assert not lasts("org/model@W4-rtn", "c" * 40)
+    assert not lasts(f"{folder} vs org/other:q4.gguf")
+    assert lasts(f"{folder} vs org/model:q4.gguf")
 
 
 @pytest.mark.parametrize(
