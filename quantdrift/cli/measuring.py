@@ -21,6 +21,8 @@ from quantdrift.spec.grammar import Spec, Versus
 
 if TYPE_CHECKING:
     from quantdrift.data.labelled import Dataset
+    from quantdrift.data.streamed import StreamedDataset
+    from quantdrift.finished.shortlist import Shortlist
     from quantdrift.models.server import Servers
     from quantdrift.runs.folder import Run
 
@@ -35,11 +37,8 @@ def measured(
     limit: int | None = None,
 ) -> Run:
     """Measure a pair on data, or on their first `limit` inputs, and write the run folder."""
-    from quantdrift.asking.ensure import ensure
     from quantdrift.data.labelled import limited, searched
     from quantdrift.finished.shortlist import FIRST, read_shortlist
-    from quantdrift.runs.folder import judged_with
-    from quantdrift.statistics.standing import Tolerances
 
     if options.top is not None and options.shortlist is None:
         raise UnsupportedError("--top is the length of a shortlist; expected --shortlist RUN with it")
@@ -56,17 +55,34 @@ def measured(
             raise UnsupportedError("--limit does not go with --shortlist; leave it out")
         dataset, ending = limited(dataset, limit), f"_first{limit}"
     out = options.out or default_place(pair, dataset, ending)
-    tolerances = tolerances_given(options.tolerance, options.mean_tolerance) or Tolerances()
     with options.stoppable("no run was written"):
-        run = ensure(
-            options.ask(pair, dataset, shortlist=shortlist),
-            out,
-            **options.how,
-            servers=servers,
-            reuse=None if options.cache else False,
-            found=lambda: note(f"{out} holds this run already; --no-cache measures it again"),
-            record={"tolerances": asdict(tolerances)},
-        )
+        return ensured(pair, options, dataset, out, shortlist=shortlist, servers=servers)
+
+
+def ensured(
+    pair: Spec | Versus,
+    options: MeasuringAny,
+    dataset: Dataset | StreamedDataset,
+    out: Path,
+    *,
+    shortlist: Shortlist | None = None,
+    **loading: Any,
+) -> Run:
+    """Return the run of a pair on data, judged with the tolerances that the options name."""
+    from quantdrift.asking.ensure import ensure
+    from quantdrift.runs.folder import judged_with
+    from quantdrift.statistics.standing import Tolerances
+
+    tolerances = tolerances_given(options.tolerance, options.mean_tolerance) or Tolerances()
+    run = ensure(
+        options.ask(pair, dataset, shortlist=shortlist),
+        out,
+        **options.how,
+        **loading,
+        reuse=None if options.cache else False,
+        found=lambda: note(f"{out} holds this run already; --no-cache measures it again"),
+        record={"tolerances": asdict(tolerances)},
+    )
     return judged_with(run, tolerances)
 
 

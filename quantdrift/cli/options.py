@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from quantdrift.asking.ask import Ask
     from quantdrift.data.labelled import Dataset
     from quantdrift.data.retrieval import RetrievalDataset
+    from quantdrift.data.streamed import StreamedDataset
     from quantdrift.finished.shortlist import Shortlist
     from quantdrift.models.inputs import Settings
     from quantdrift.statistics.standing import Tolerances
@@ -309,7 +310,9 @@ class Measuring(OnModel):
         """The settings of a measurement."""
         return replace(super().settings, k=self.k, noise_floor=self.noise_floor, seed=self.seed)
 
-    def ask(self, pair: Spec | Versus, dataset: Dataset, *part: object, shortlist: Shortlist | None = None) -> Ask:
+    def ask(
+        self, pair: Spec | Versus, dataset: Dataset | StreamedDataset, *part: object, shortlist: Shortlist | None = None
+    ) -> Ask:
         """The measurement of a pair on data; `part` is added to its fingerprint."""
         from quantdrift.asking.ask import Ask
         from quantdrift.data.retrieval import facts_of
@@ -373,7 +376,7 @@ class Streaming:
 
     @property
     def streaming(self) -> dict[str, Any]:
-        """The arguments of `run_streamed`."""
+        """The arguments of `open_streamed` for workers and what is kept."""
         return {"engine": self.engine, "workers": self.workers, "keep": self.keep}
 
 

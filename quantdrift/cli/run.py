@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
-from quantdrift.cli.measuring import default_place, measured, shown_run
+from quantdrift.cli.measuring import default_place, ensured, measured, shown_run
 from quantdrift.cli.options import LIMIT, SPEC, MeasuringAny, Streaming, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import Spec, Versus, parse_pair
@@ -114,7 +114,7 @@ def command(options: RunOptions) -> Output:
 
 def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
     """Measure a pair on a corpus in shards."""
-    from quantdrift.asking.streamed_search import check_streamed, run_streamed
+    from quantdrift.asking.streamed_search import check_streamed
     from quantdrift.runs.folder import check_place
 
     assert options.data is not None  # it has a kind
@@ -129,4 +129,4 @@ def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
         dataset = kind.dataset(options.data, options.split, shard=options.shard, progress=options.progress)
         dataset = replace(dataset, keep_own_ids=options.keep_own_ids)
         out = options.out or default_place(pair, dataset)
-        return run_streamed(pair, dataset, out=out, **options.how, **options.streaming)
+        return ensured(pair, options, dataset, out, **options.streaming)

@@ -1,6 +1,6 @@
 """The ways to read the outputs of both arms: as a search, as classes, or as the order of shortlists."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -214,35 +214,22 @@ class Head:
 
     Attributes:
         classes: names of the classes, in the order of logits.
-        linear: a linear probe of embeddings, or a linear head that is not quantized.
-        module: a head of several layers that is not quantized, from [n, dim] to [n, n_classes]. With neither `linear`
-            nor `module` the outputs are logits.
+        linear: a linear probe of embeddings, or a linear head that is not quantized; without one outputs are logits.
         record: the source of the logits, for run.json.
         notes: sentences for the output of a run.
     """
 
     classes: tuple[str, ...]
     linear: LinearProbe | None = None
-    module: Callable[[Tensor], Tensor] | None = None
     record: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 
-    @property
-    def reads_vectors(self) -> bool:
-        """Whether outputs are embeddings, not logits."""
-        return self.linear is not None or self.module is not None
-
     def logits(self, outputs: Vectors) -> NDArray[np.float32]:
         """Compute logits [n, n_classes] of outputs [n, dim]."""
-        if self.module is not None:
-            with torch.no_grad():
-                return self.module(torch.from_numpy(np.array(outputs))).float().cpu().numpy()
         return np.asarray(outputs) if self.linear is None else self.linear.logits(outputs)
 
     def graph(self, outputs: Tensor) -> Tensor:
         """Compute logits of outputs [..., dim], differentiably."""
-        if self.module is not None:
-            return self.module(outputs)
         if self.linear is None:
             return outputs
         weight, bias = torch.from_numpy(self.linear.weight), torch.from_numpy(self.linear.bias)
