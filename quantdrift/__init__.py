@@ -1,9 +1,9 @@
 """See which answers quantization changed, and which can still be trusted.
 
-Nothing heavy is imported here (the start-up hook loads this file whenever Python starts); the names below load their
+Nothing heavy is imported here, as the start-up hook loads this file whenever Python starts; the names below load their
 modules when they are first used.
 
-PYTEST_DONT_REWRITE: this is imported before pytest starts, of which it would warn in every session.
+PYTEST_DONT_REWRITE: this module is imported before pytest starts, and without this word pytest would warn of that.
 """
 
 __version__ = "0.1.0"

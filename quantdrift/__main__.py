@@ -1,4 +1,4 @@
-"""`quantdrift` and `python -m quantdrift`: how a process of its own starts and ends."""
+"""The commands `quantdrift` and `python -m quantdrift`: start and end of their process."""
 
 import atexit
 import gc
@@ -9,9 +9,9 @@ from quantdrift.cli import main
 
 
 def script() -> None:
-    """Run the command line in seconds less than torch and what stands on it would take by themselves."""
-    gc.set_threshold(5_000, 10, 10)  # imports make many objects that stay
-    # torch reads it when it is loaded: where another program has a core, threads that wait awake take thrice as long
+    """Run the command line, with settings that save seconds of torch's start and end."""
+    gc.set_threshold(5_000, 10, 10)  # imports make many objects that are never freed
+    # torch reads it when loaded: beside another busy program, threads that spin while waiting take thrice as long
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         main()
@@ -22,7 +22,7 @@ def script() -> None:
 
 
 def _leave(code: int) -> None:
-    """End after what else is to be done at the exit; to take apart all that was imported takes a second or two."""
+    """End the process after all exit functions; freeing all imported modules would take a second or two."""
     atexit.unregister(_leave)
     atexit._run_exitfuncs()
     flush()

@@ -1,7 +1,7 @@
-"""The contract: all that another package imports to bring a part. docs/guides/extending.md has an example of each.
+"""The contract with other packages: all names that a part needs. docs/guides/extending.md has an example of each.
 
-A name loads its module when it is first used, so that a package may import this at its top: torch comes with the
-classes that compute, and not before.
+A name loads its module when it is first used, so importing this module is cheap; only the classes that compute load
+torch.
 """
 
 import ast
@@ -9,7 +9,7 @@ import inspect
 import sys
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # "as" says to type checkers that these are to be imported from here
+if TYPE_CHECKING:  # "as" tells type checkers that these names are public here
     from quantdrift.asking.deployed import find_model as find_model
     from quantdrift.asking.saving import make_candidate as make_candidate
     from quantdrift.base.display import clean as clean, in_one_line as in_one_line, note as note, shown as shown
@@ -99,7 +99,7 @@ _MODULES = {
     if isinstance(node, ast.ImportFrom) and str(node.module).startswith("quantdrift.")
     for alias in node.names
 }
-"""Each name of the block above, which Python does not run, and the module that has it."""
+"""The module of each name, from the block above, which only type checkers run."""
 
 __all__ = [*_MODULES]  # noqa: PLE0604 -- names of the block above
 

@@ -1,4 +1,4 @@
-"""A scheme: how a candidate is made, as a value. `quantdrift.spec.grammar` reads one, and knows what is possible."""
+"""A scheme: the recipe for a candidate as a value. `quantdrift.spec.grammar` parses and checks schemes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -8,18 +8,18 @@ from quantdrift.base.errors import SpecError
 
 FULL = "fp"
 FULL_BITS = 16
-"""Stands for a weight that is left alone, whatever its dtype."""
+"""The bits of a weight that is not quantized, whatever its dtype."""
 MIN_BITS, MAX_BITS = 2, 8
 """Bits that a quantized weight may have."""
 POSSIBLE_BITS = frozenset({*range(MIN_BITS, MAX_BITS + 1), FULL_BITS})
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
 CHECKS: "list[Callable[[Scheme], Mapping[str, Any]]]" = []
-"""What every new scheme goes through: fields in their one form, or a SpecError. The grammar adds its rules here."""
+"""Checks of every new scheme; each returns fields in canonical form or raises a SpecError. The grammar adds its own."""
 
 
 def error_at(text: str, start: int, end: int, problem: str, expected: str, *, meant: str = "") -> SpecError:
-    """The error about text[start:end]; where that is empty, something is missing there."""
+    """The error about text[start:end]; if that is empty, something is missing there."""
     fault = text[start:end]
     problem = f"{problem} {fault!r}" if fault else f"missing {problem.partition(' ')[2]}"
     shown = text if text.strip() and text.isprintable() else repr(text)  # a message has one line
@@ -30,25 +30,25 @@ def error_at(text: str, start: int, end: int, problem: str, expected: str, *, me
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """The way a candidate is made; its string is canonical, `BITS-GRANULARITY-QUANTIZER{+OPTION}` or `fp{+OPTION}`.
+    """The recipe for a candidate; its string is canonical, `BITS-GRANULARITY-QUANTIZER{+OPTION}` or `fp{+OPTION}`.
 
-    Every scheme that exists is valid, as the grammar checks each: `parse_scheme(str(scheme)) == scheme`.
+    Every scheme is valid, as the grammar checks it on construction: `parse_scheme(str(scheme)) == scheme`.
 
     >>> str(Scheme(weight_bits=3.5, quantizer="gptq", criterion="gap"))
     'W3.5-g128-gptq+gap'
 
     Attributes:
-        weight_bits: 2 to 8, or 16 (weights left alone) with activation bits or options of other stages; a
-            fraction is the average over the layers, and needs a criterion.
-        activation_bits: 4 to 8; None leaves activations alone.
+        weight_bits: 2 to 8, or 16 (not quantized) with activation bits or options of other stages; a fraction is the
+            average over the layers, and needs a criterion.
+        activation_bits: 4 to 8; None for activations that are not quantized.
         group_size: input weights that share a scale; None for a whole output channel.
         quantizer: one of QUANTIZERS, number formats among them.
-        query_only: whether only the query side is quantized and the index stays at the reference.
+        query_only: whether only queries are quantized, while documents are embedded by the reference.
         criterion: one of CRITERIA, which chooses the layers that get more bits, or None.
-        options: (key, value) sorted by key, act=tensor left out; a mapping, or pairs in another order, become this.
+        options: pairs (key, value) sorted by key, without act=tensor; a mapping or unsorted pairs are converted.
 
     Raises:
-        SpecError: the values make no scheme; `text` is what they would be written as.
+        SpecError: the values make no valid scheme; `text` is the string they would have.
     """
 
     weight_bits: float
@@ -80,11 +80,11 @@ class Scheme:
 
     @property
     def full_precision(self) -> bool:
-        """Whether the layers' weights and activations are left alone."""
+        """Whether the layers' weights and activations are not quantized."""
         return self.weight_bits == FULL_BITS and self.activation_bits is None
 
     def with_option(self, key: str, value: str) -> Self:
-        """Give the scheme with an option set.
+        """The scheme with an option set.
 
         >>> str(Scheme(weight_bits=4).with_option("seed", "3"))
         'W4-g128-rtn+seed=3'
@@ -98,7 +98,7 @@ class Scheme:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Whole bits per weight that a layer may have, ascending; one unless a criterion chooses.
+        """The whole bits per weight that a layer may have, ascending; only one without a criterion.
 
         >>> Scheme(weight_bits=3.5, criterion="gap").widths, Scheme(weight_bits=4).widths
         ((3, 4), (4,))
@@ -126,5 +126,5 @@ class Scheme:
     @overload
     def option(self, key: str, default: str) -> str: ...
     def option(self, key: str, default: str | None = None) -> str | None:
-        """The value of an option, else `default`."""
+        """The value of an option, or `default`."""
         return dict(self.options).get(key, default)

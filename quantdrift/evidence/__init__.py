@@ -1,1 +1,1 @@
-"""The evidence of a run: what is known of every input, its file, and what follows from it alone."""
+"""The evidence of a run for every input, its file, and the figures that follow from it alone."""

@@ -1,8 +1,8 @@
-"""Evidence as a Parquet file that pandas, polars or DuckDB read as it is.
+"""Evidence as a Parquet file that pandas, polars or DuckDB can read directly.
 
-One row per input. Beside what `Evidence` holds, the file repeats the scalars most looked at (flip, gap, epsilon,
-separation, S), so that a query on the file needs no code of ours; they are written from the same functions the
-metrics use, and ignored when reading.
+One row per input. Beside the fields of `Evidence`, the file has the figures that users look at most (flip, gap,
+epsilon, separation, S), so that a query needs no code of ours. They come from the functions that the metrics use, and
+are ignored when the file is read.
 """
 
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ from quantdrift.evidence.record import Confidence, Deltas, Evidence, Judgements,
 
 FORMAT_VERSION = 1
 _BOUNDS_VERSION = 2
-"""The version of evidence whose deltas are not all known: a reader of version 1 would take it for exact."""
+"""The version of evidence whose deltas are not all known, which a reader of version 1 would treat as exact."""
 _VERSION_KEY = b"quantdrift_evidence_version"
 _DELTAS_KEY = b"quantdrift_deltas"
 _ARMS = ("reference", "candidate")
 _EXHAUSTIVE = "exhaustive"
-"""The list that an approximate index would have given, had it looked at all documents."""
+"""The prefix for the list of exhaustive search, beside that of an approximate index."""
 _SCORES = tuple(f"_{arm}_scores" for arm in _ARMS)
 _TYPES = {
     "input_id": pa.string(),
@@ -44,19 +44,19 @@ _TYPES = {
 }
 """The columns that are read."""
 _PLAIN = ("n_items", "delta_min", "delta_max")
-"""The columns that evidence has as they are."""
+"""The columns that are fields of `Evidence`."""
 _PARTS = {
     "noise": (Noise, {"flips": "noise_flip", "epsilon": "noise_epsilon"}),
     "confidence": (Confidence, {"msp": "candidate_msp", "entropy": "candidate_entropy"}),
 }
-"""Parts of evidence that may be missing, and the columns of their fields."""
+"""The optional parts of evidence, and the columns of their fields."""
 _ROWS_PER_BYTE, _VALUES_PER_BYTE = 100, 10_000
-"""Most rows and values of a file. Every input has an id of its own, so ours have less than one row a byte; a
-thousand equal values compress well, though."""
+"""Most rows and values for each byte of a file. Input ids are unique, so ours have less than one row per byte; but a
+thousand equal values compress well."""
 _SMALL = 1 << 20
-"""Bytes of a file that is read in one thread."""
+"""Most bytes of a file that is read in one thread."""
 _MOST_PLACES = 2**31 - 1
-"""In lists of one column, as their offsets are stored."""
+"""Most values in the lists of one column, as their offsets have 32 bits."""
 
 
 def write_evidence(evidence: Evidence, path: Path) -> None:
@@ -104,7 +104,7 @@ def read_evidence(path: Path, *, digest: str | None = None) -> Evidence:
     try:
         return _check(_evidence(table))
     except (KeyError, ValueError, MemoryError, RunError, pa.ArrowException) as error:
-        raise RunError(f"{path} does not hold evidence as its version has it: {error}") from error
+        raise RunError(f"{path} does not hold evidence of its version: {error}") from error
 
 
 def _table(path: Path, content: bytes) -> pa.Table:
@@ -170,7 +170,7 @@ def _evidence(table: pa.Table) -> Evidence:
 
 
 def _check(evidence: Evidence) -> Evidence:
-    """Refuse what no measurement gives."""
+    """Refuse evidence that no measurement can give."""
     for fault in _faults(evidence):
         raise RunError(f"expected evidence of two arms; {fault}")
     return evidence
@@ -183,20 +183,20 @@ def _faults(evidence: Evidence) -> Iterator[str]:
     for top in tops:
         arrays = (top.items, top.reference_scores, top.candidate_scores)
         if len(shape) != 2 or shape[1] < 1 or any(part.shape != shape for part in arrays):  # noqa: PLR2004 -- inputs and ranks
-            yield "its lists of first items and of their scores are not of one shape"
+            yield "its ranked items and their scores differ in shape"
         if not ((top.items >= -1) & (top.items < n_names)).all():
-            yield "a first item is none of its items"
+            yield "a ranked item is not one of its items"
         if ((top.items >= 0).sum(axis=1) > evidence.n_items).any():
-            yield "an input has more first items than items"
-    for arm, top in zip((*_ARMS, "candidate"), tops, strict=False):  # the third, if any, is the candidate's as well
-        # of the other arm's list, one that was cut short need not know a score
+            yield "an input has more ranked items than items"
+    for arm, top in zip((*_ARMS, "candidate"), tops, strict=False):  # the third, if any, is also the candidate's
+        # an item of one truncated list need not have a score in the other arm
         for which in {"all": _ARMS, "listed": (arm,), "none": ()}[evidence.deltas]:
             if not (np.isfinite(getattr(top, f"{which}_scores")) | (top.items < 0)).all():
                 yield "a score is not finite"
     if evidence.deltas != "none":
         low, high = evidence.delta_min[scored], evidence.delta_max[scored]
         if not (np.isfinite(low) & np.isfinite(high) & (low <= high)).all():
-            yield "the least and the greatest change of a score are no interval"
+            yield "the least change of a score is above the greatest, or one is not finite"
     if (sure := evidence.confidence) is not None and not (
         np.isfinite(sure.msp).all() and np.isfinite(sure.entropy).all()
     ):
@@ -205,11 +205,11 @@ def _faults(evidence: Evidence) -> Iterator[str]:
         len(judged.items) == len(judged.grades) == judged.offsets[-1]
         and ((judged.items >= 0) & (judged.items < n_names)).all()
     ):
-        yield "what is judged is none of its items, or has no grade"
+        yield "a judged item is not one of its items, or has no grade"
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:
-    """A column that must be there, of its type and without nulls."""
+    """Return a required column; refuse another type, and nulls."""
     column = table[name].combine_chunks()
     wanted = _TYPES[name]
     if not column.type.equals(wanted):
@@ -224,7 +224,7 @@ def _values(table: pa.Table, name: str) -> NDArray[Any]:
 
 
 def _lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], pa.Array]:
-    """A column of lists: where that of each input begins, and what all of them hold."""
+    """A column of lists, as the offset of each list and the values of all."""
     column = _column(table, name)
     # flatten and value_lengths would import pyarrow.compute
     offsets = _view(column.offsets).astype(np.int64)
@@ -235,7 +235,7 @@ def _lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], pa.Array]:
 
 
 def _filled(values: NDArray[Any], lengths: NDArray[np.int64], shape: tuple[int, int], end: Any) -> NDArray[Any]:
-    """Lists of such lengths as rows, with `end` behind those that are shorter."""
+    """Lists of these lengths as the rows of an array, padded with `end`."""
     if len(values) == shape[0] * shape[1]:
         return values.reshape(shape)
     rows = np.full(shape, end, dtype=values.dtype)
@@ -253,20 +253,20 @@ def _names(evidence: Evidence, indices: NDArray[np.int64]) -> pa.Array:
 
 
 def _indices(column: pa.Array, vocabulary: dict[str, int]) -> NDArray[np.int64]:
-    """Item names to indices, one numbering for all columns."""
+    """Replace item names by indices into a vocabulary that all columns share."""
     listed = column.dictionary_encode()
     numbers = [vocabulary.setdefault(name, len(vocabulary)) for name in listed.dictionary.to_pylist()]
     return np.array(numbers, dtype=np.int64)[_view(listed.indices)] if len(column) else np.empty(0, np.int64)
 
 
 def _numpy(column: pa.Array) -> NDArray[Any]:
-    """The values of an array without nulls."""
+    """A copy of the values of an array without nulls."""
     return _view(column).copy()
 
 
 def _view(column: pa.Array) -> NDArray[Any]:
-    """The values of an array without nulls, where they lie in the table."""
-    # unlike to_numpy, its buffer does not import pandas where it is installed, half a second
+    """A view of the values of an array without nulls."""
+    # unlike to_numpy, this does not import pandas if that is installed, which takes half a second
     held, here = column.buffers()[1], slice(column.offset, column.offset + len(column))
     if pa.types.is_boolean(column.type):
         bits = np.unpackbits(np.frombuffer(held or b"", dtype=np.uint8), bitorder="little")

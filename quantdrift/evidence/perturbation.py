@@ -1,7 +1,7 @@
 """Gap, epsilon, separation ratio, contenders and S, per input, from evidence.
 
-Differences of float32 scores are exact in float64; only delta itself was rounded, once, to float32, when its extremes
-were taken. Source: paper, section 3.
+Differences of float32 scores are exact in float64; only delta was rounded to float32, once, before its extremes were
+taken. Source: paper, section 3.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ Floats = NDArray[np.float64]
 
 
 def epsilon(evidence: Evidence) -> Floats:
-    """Largest absolute change of any item's score, max_i |delta_i|; measured, not assumed.
+    """Largest absolute change of any item's score, max_i |delta_i|.
 
     Returns:
-        float64 [n_inputs], in score units, at least 0; NaN where no item was scored.
+        float64 [n_inputs], in score units, at least 0; NaN if no item was scored.
     """
     low = np.abs(evidence.delta_min.astype(np.float64))
     largest = np.maximum(low, np.abs(evidence.delta_max.astype(np.float64)))
@@ -31,16 +31,16 @@ def gap(evidence: Evidence) -> Floats:
     """Reference score of rank 1 minus that of rank 2.
 
     Returns:
-        float64 [n_inputs], at least 0; NaN where there is only one item.
+        float64 [n_inputs], at least 0; NaN if there is only one item.
     """
     return _first_gap(evidence.reference_top.reference_scores)
 
 
 def candidate_gap(evidence: Evidence) -> Floats:
-    """Candidate score of its rank 1 minus that of its rank 2: all that deployment can see.
+    """Candidate score of its rank 1 minus that of its rank 2, the only gap that a deployment can see.
 
     Returns:
-        float64 [n_inputs], at least 0; NaN where there is only one item.
+        float64 [n_inputs], at least 0; NaN if there is only one item.
     """
     return _first_gap(evidence.candidate_top.candidate_scores)
 
@@ -56,9 +56,8 @@ def separation_ratio(evidence: Evidence) -> Floats:
     """gap / (2 epsilon): at least 1 means that the top-1 cannot change.
 
     Returns:
-        float64 [n_inputs], at least 0; +inf where epsilon is 0 (an exact copy is stable, ties
-        included); NaN where there is only one item. Of lists that were cut short it is an upper
-        bound, so +inf where a list ends before rank 2.
+        float64 [n_inputs], at least 0; +inf if epsilon is 0 (an exact copy is stable, ties included); NaN if there is
+        only one item. For truncated lists it is an upper bound, so +inf if a list ends before rank 2.
     """
     return _in_units_of_2_epsilon(gap(evidence), evidence)
 
@@ -69,7 +68,7 @@ def _in_units_of_2_epsilon(gaps: Floats, evidence: Evidence) -> Floats:
         ratio = gaps / (2 * epsilons)
     ratio = np.where(epsilons == 0, np.where(np.isnan(gaps), np.nan, np.inf), ratio)
     if evidence.deltas == "listed":
-        # an input left out would make a bound on the median of all inputs a guess
+        # leaving out an input would invalidate the bound on the median of all inputs
         return np.where(np.isnan(ratio), np.inf, ratio)
     return ratio
 
@@ -80,12 +79,12 @@ def cut_separation(evidence: Evidence, k: int) -> Floats:
     At least 1 means that the top-k cannot change as a set. For k = 1 this is the separation ratio.
 
     Args:
-        evidence: with at least k + 1 stored ranks, where there are so many items.
-        k: where the list is cut, at least 1.
+        evidence: with at least k + 1 stored ranks, unless there are fewer items.
+        k: the rank after which the list is cut, at least 1.
 
     Returns:
-        float64 [n_inputs], at least 0; +inf where epsilon is 0; NaN where there are not more than
-        k items (+inf if that may be because the list was cut short).
+        float64 [n_inputs], at least 0; +inf if epsilon is 0; NaN if there are at most k items (+inf if that may be
+        because the list was truncated).
 
     Source: paper, Lemma 1 and the appendix's table of top-k sets.
     """
@@ -99,8 +98,7 @@ def at_risk(evidence: Evidence) -> Floats:
     """Whether the contender set is not empty (separation ratio below 1), as 1.0 or 0.0.
 
     Returns:
-        float64 [n_inputs]; NaN where there is only one item (0.0 if that may be because the list
-        was cut short).
+        float64 [n_inputs]; NaN if there is only one item (0.0 if that may be because the list was truncated).
     """
     ratio = separation_ratio(evidence)
     return np.where(np.isnan(ratio), np.nan, (ratio < 1).astype(np.float64))
@@ -126,17 +124,15 @@ def contenders_cut_short(evidence: Evidence) -> NDArray[np.bool_]:
 
 
 def perturbation_s(evidence: Evidence) -> Floats:
-    """S = max_j (delta[candidate's top-1] - delta[j]); what the stability check calibrates.
+    """S = max_j (delta[candidate's top-1] - delta[j]), the statistic of the stability check.
 
     Returns:
-        float64 [n_inputs], in score units, from 0 to 2 epsilon; NaN where no item was scored.
-        A flip implies that the candidate gap is at most S (Corollary 1; equal only in a tie).
-        Where the reference's score of the candidate's top-1 is not known (lists that were cut
-        short), 0.
+        float64 [n_inputs], in score units, from 0 to 2 epsilon; NaN if no item was scored. A flip implies that the
+        candidate gap is at most S (Corollary 1; equal only in a tie). It is 0 if a truncated list of the reference
+        does not have the candidate's top-1.
     """
     top = evidence.candidate_top
-    # delta was rounded to float32 when its extremes were taken; do the same here, or S could leave
-    # [0, 2 epsilon] by a rounding error.
+    # delta was rounded to float32 before its extremes were taken; without the same here, S could leave [0, 2 epsilon]
     delta = (top.candidate_scores[:, 0] - top.reference_scores[:, 0]).astype(np.float64)
     s = np.asarray(delta - evidence.delta_min.astype(np.float64))
     if evidence.deltas != "listed":
@@ -152,7 +148,7 @@ def flips(evidence: Evidence) -> NDArray[np.bool_]:
 def flips_with_shifts_times(evidence: Evidence, factor: float) -> NDArray[np.bool_]:
     """Whether the top-1 item would differ if every delta were `factor` times as large, bool [n_inputs].
 
-    Among the stored items of either arm. From 0 (none) to 1 (as `flips`) an input that flips goes on flipping.
+    It looks at the stored items of both arms. From 0 (no flips) to 1 (as `flips`) an input that flips keeps flipping.
     """
     tops = (evidence.reference_top, evidence.candidate_top)
     items = np.hstack([top.items for top in tops])
@@ -161,24 +157,24 @@ def flips_with_shifts_times(evidence: Evidence, factor: float) -> NDArray[np.boo
         for arm in ("reference", "candidate")
     )
     scores = before + factor * (after - before)
-    best = np.where(np.isnan(scores), -np.inf, scores).argmax(axis=1)  # of ties the reference's own
+    best = np.where(np.isnan(scores), -np.inf, scores).argmax(axis=1)  # ties go to the reference's top-1
     return np.asarray(np.take_along_axis(items, best[:, None], axis=1)[:, 0] != items[:, 0])
 
 
 def top_set_kept(evidence: Evidence, k: int) -> NDArray[np.bool_]:
     """Whether the first k ranks of both arms hold the same items, in any order, bool [n_inputs].
 
-    Where there are fewer than k items, all of them are in both, and the set is kept.
+    With fewer than k items, all of them are in both, and the set is kept.
     """
     arms = (evidence.reference_top.items[:, :k], evidence.candidate_top.items[:, :k])
     return np.asarray((np.sort(arms[0], axis=1) == np.sort(arms[1], axis=1)).all(axis=1))
 
 
 def new_top_rank(evidence: Evidence) -> Floats:
-    """The rank, in the reference, of the candidate's top-1; 1 where it did not flip.
+    """The rank, in the reference, of the candidate's top-1; 1 without a flip.
 
     Returns:
-        float64 [n_inputs], from 1 to depth, or +inf where that item is not among the stored ranks.
+        float64 [n_inputs], from 1 to depth, or +inf if that item is not among the stored ranks.
     """
     same = evidence.reference_top.items == evidence.candidate_top.items[:, :1]
     return np.where(same.any(axis=1), same.argmax(axis=1) + 1.0, np.inf)
@@ -188,11 +184,11 @@ def new_top_rank(evidence: Evidence) -> Floats:
 def ties_for_first(
     evidence: Evidence,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Items that tie exactly for the first place: of the reference, of the candidate, and of both, as stored.
+    """Count the stored items that tie exactly for the first place: in the reference, in the candidate, and in both.
 
     Returns:
-        Three int64 [n_inputs], each arm by its own scores, 0 where there are none; and bool [n_inputs], whether a
-        list that was cut short holds nothing but such items, so that there may be more.
+        Three int64 [n_inputs], by each arm's own scores, 0 if there are none; and bool [n_inputs], whether a truncated
+        list consists of such items alone, so that there may be more.
     """
     arms = (
         (evidence.reference_top.items, evidence.reference_top.reference_scores),
@@ -205,7 +201,7 @@ def ties_for_first(
         more & (size > 1) & (ties | (items < 0)).all(axis=1)
         for (items, _), ties, size in zip(arms, first, sizes, strict=True)
     ]
-    # an item occurs once in a list: what is there twice is in both
+    # an item occurs once in a list, so one that occurs twice is in both
     tied = [np.where(ties, items, -1)[:, ties.any(axis=0)] for (items, _), ties in zip(arms, first, strict=True)]
     both = np.sort(np.hstack(tied), axis=1)
     shared = ((both[:, 1:] == both[:, :-1]) & (both[:, 1:] >= 0)).sum(axis=1)
@@ -222,4 +218,4 @@ FIGURES: Mapping[str, Callable[[Evidence], NDArray[Any]]] = MappingProxyType(
         "S": perturbation_s,
     }
 )
-"""The figures of an input that are most looked at, by the names that they have in tables and files."""
+"""The figures of an input that users look at most, by their names in tables and files."""

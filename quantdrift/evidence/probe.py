@@ -1,7 +1,7 @@
-"""A linear probe: logistic regression on frozen embeddings, which makes a classifier of an encoder.
+"""A linear probe: logistic regression on frozen embeddings, which turns an encoder into a classifier.
 
-It is fitted once, on the reference's embeddings of the training texts, and then reads both arms: what differs between
-them is the encoder, never the probe. Source: paper, table of the contrast.
+It is fitted once, on the reference's embeddings of the training inputs, and reads both arms, so that the arms differ
+only in the encoder. Source: paper, table of the contrast.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class LinearProbe:
     """A fitted probe, logits = embeddings @ weight.T + bias.
 
     Attributes:
-        classes: names of the classes, by logit; sorted.
+        classes: sorted names of the classes, one for each logit.
         weight: float64 [n_classes, dim].
         bias: float64 [n_classes].
-        converged: whether the solver ended by itself.
+        converged: whether the solver converged.
     """
 
     classes: tuple[str, ...]
@@ -42,8 +42,7 @@ class LinearProbe:
     ) -> LinearProbe:
         """Fit scikit-learn's multinomial logistic regression; deterministic.
 
-        Of two classes the logits are made symmetric, -z/2 and z/2 for the decision value z, as the multinomial fit
-        would have them.
+        For two classes the logits are symmetric, -z/2 and z/2 for the decision value z, as in a multinomial fit.
         """
         if len(embeddings) != len(labels):
             raise DataError(f"expected one label for every embedding; got {len(labels)} and {len(embeddings)}")
@@ -58,32 +57,32 @@ class LinearProbe:
             weight, bias = (np.concatenate([-part, part]) / 2 for part in (weight, bias))
         return cls(
             classes=tuple(str(name) for name in model.classes_),
-            # sklearn's order of columns would be lost in the cache, and with it the last digits of products
+            # the cache does not keep sklearn's memory order, on which the last digits of products depend
             weight=np.ascontiguousarray(weight, dtype=np.float64),
             bias=np.asarray(bias, dtype=np.float64),
             converged=int(np.max(model.n_iter_)) < most_steps,
         )
 
     def save(self, path: Path) -> None:
-        """Write it as one .npz file, replacing what is there."""
+        """Write the probe as an .npz file, replacing an earlier file."""
         classes, converged = np.array(self.classes, dtype=str), np.array(self.converged)
         with path.open("wb") as file:
             np.savez(file, classes=classes, weight=self.weight, bias=self.bias, converged=converged)
 
     @classmethod
     def load(cls, path: Path | str, *, digest: str | None = None) -> LinearProbe:
-        """Read a probe that `save` wrote, as it lies in the folder of a run on embeddings."""
+        """Read a probe that `save` wrote, such as the one in a run folder."""
         try:
             return cls.of(memoryview(read_bytes(Path(path), digest=digest)))
         except (OSError, ValueError, KeyError) as error:
             raise RunError(
-                "expected a linear probe, as a run on classification data keeps it "
-                f"(RUN/probe.npz); {path} cannot be read: {error}"
+                "expected a linear probe, as in the folder of a run on classification data (RUN/probe.npz); "
+                f"{path} cannot be read: {error}"
             ) from error
 
     @classmethod
     def of(cls, content: memoryview) -> LinearProbe:
-        """The probe in a file that `save` wrote."""
+        """Read a probe from the content of a file that `save` wrote."""
         arrays = arrays_in(content)
         classes, weight, bias = (arrays[name] for name in ("classes", "weight", "bias"))
         kinds = [part.dtype.kind for part in (classes, weight, bias)]
@@ -97,7 +96,7 @@ class LinearProbe:
 
     @property
     def digest(self) -> str:
-        """Digest weight, bias and class names, which decide the logits: 40 hex digits."""
+        """A digest of weight, bias and class names, 40 hex digits."""
         digest = hashlib.blake2b(digest_size=20)
         for part in (self.weight, self.bias):
             digest.update(part.astype("<f8").tobytes())

@@ -1,7 +1,7 @@
-"""The per-input record that every metric is computed from, and its Parquet file.
+"""The evidence of a run, one row for each input, from which every metric is computed.
 
-One row is one input (a query). It holds the top of either ranking with both arms' scores, the extremes of delta over
-all items, and what is needed to judge it later: relevance labels and the noise floor. Reading it needs no torch.
+A row holds the top of both rankings with both arms' scores, the extremes of delta over all items, relevance labels and
+the noise floor. Nothing here needs torch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,13 +19,11 @@ _LARGEST = 10**9
 """The largest grade: sums of grades are exact."""
 
 Deltas = Literal["all", "listed", "none"]
-"""Which items' score changes the extremes of delta are over: all that were scored; those that lists
-which were cut short tell of, so that epsilon and S are lower bounds; or none, for answers without
-scores."""
-
+"""The items that the extremes of delta are over: all that were scored; only those that truncated lists share, so that
+epsilon and S are lower bounds; or none, for answers without scores."""
 
 Stage = Literal["codes", "index"]
-"""A stage of a deployment: what is stored, or how it is searched."""
+"""A stage of a deployment with an index: the stored codes, or the search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,7 +34,7 @@ class _Rows:
         return len(getattr(self, fields(self)[0].name))
 
     def part(self, rows: NDArray[np.int64]) -> Self:
-        """The rows of some of the inputs, in the order given."""
+        """The rows of these inputs, in this order."""
         return replace(self, **{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
@@ -45,8 +43,8 @@ class Top(_Rows):
     """The first k items of one arm's ranking, best first, with both arms' scores.
 
     Attributes:
-        items: int64 [n_inputs, k], indices into `Evidence.item_ids`; -1 where there are fewer.
-        reference_scores: float32 [n_inputs, k], NaN where there are fewer.
+        items: int64 [n_inputs, k], indices into `Evidence.item_ids`; -1 if there are fewer.
+        reference_scores: float32 [n_inputs, k], NaN if there are fewer.
         candidate_scores: float32 [n_inputs, k], likewise.
     """
 
@@ -73,18 +71,18 @@ class Judgements:
         return len(self.offsets) - 1
 
     def of(self, row: int) -> dict[int, int]:
-        """The labels of one input, item index to grade."""
+        """The labels of one input: item index to grade."""
         part = slice(self.offsets[row], self.offsets[row + 1])
         return dict(zip(self.items[part].tolist(), self.grades[part].tolist(), strict=True))
 
     @classmethod
     def from_qrels(cls, qrels: Mapping[str, Mapping[str, int]], input_ids: Sequence[str], names: list[str]) -> Self:
-        """The labels of inputs.
+        """Read the labels of inputs from qrels.
 
         Args:
             qrels: input to item to grade; inputs without an entry have no judgement.
-            input_ids: of the rows, in order.
-            names: of items, by index; judged items that are new are added.
+            input_ids: ids of the rows, in order.
+            names: item names by index; judged items that are missing are appended.
 
         Raises:
             DataError: a grade is too large.
@@ -106,17 +104,17 @@ class Judgements:
         )
 
     def part(self, rows: NDArray[np.int64]) -> "Judgements":
-        """The labels of some of the inputs, in the order given."""
+        """The labels of these inputs, in this order."""
         counts = np.diff(self.offsets)[rows]
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        # position within the part, plus where the input's labels begin in the whole
+        # position within the part, shifted to the start of the input's labels in the whole
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
         return Judgements(offsets=offsets, items=self.items[places], grades=self.grades[places])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Noise(_Rows):
-    """The reference against itself, run again with another batch size and order.
+    """The noise floor: the reference against itself, run again with another batch size and order.
 
     Attributes:
         flips: bool [n_inputs], whether the top-1 differed.
@@ -129,9 +127,9 @@ class Noise(_Rows):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Confidence(_Rows):
-    """Confidence of the candidate's class probabilities, the softmax of all its logits.
+    """The candidate's confidence, from the softmax of all its logits.
 
-    Only logits have it: a softmax of similarities is no probability of anything.
+    It is not defined for similarities, whose softmax is not a probability.
 
     Attributes:
         msp: float64 [n_inputs], maximum softmax probability, from 1 / n_items to 1.
@@ -144,7 +142,7 @@ class Confidence(_Rows):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Evidence:
-    """All that one run knows of every input.
+    """The evidence of one run, a row for each input.
 
     Attributes:
         input_ids: str [n_inputs].
@@ -153,14 +151,13 @@ class Evidence:
         candidate_top: the candidate's ranking.
         delta_min: float32 [n_inputs], least candidate-minus-reference score over all items.
         delta_max: float32 [n_inputs], greatest one.
-        n_items: int64 [n_inputs], how many items were scored.
-        judgements: relevance labels, where there are any.
-        noise: the noise floor, where it was measured.
-        confidence: the candidate's confidence, where scores are logits.
-        exhaustive_top: the candidate's ranking by exhaustive search of the same codes, where an approximate index gave
-            `candidate_top`.
-        deltas: which items the extremes of delta are over. If it is not "all", `n_items` counts the items that are
-            known.
+        n_items: int64 [n_inputs], number of scored items.
+        judgements: relevance labels, if there are any.
+        noise: the noise floor, if it was measured.
+        confidence: the candidate's confidence, if scores are logits.
+        exhaustive_top: the candidate's ranking by exhaustive search of the same codes, if `candidate_top` is from an
+            approximate index.
+        deltas: the items that the extremes of delta are over. If it is not "all", `n_items` counts the known items.
     """
 
     input_ids: NDArray[Any]
@@ -185,12 +182,12 @@ class Evidence:
             raise RunError("evidence needs input ids that differ, to pair runs by; some occur twice")
 
     def rows_of(self, input_ids: Iterable[str]) -> NDArray[np.int64]:
-        """Positions of the inputs of these ids."""
+        """Positions of the inputs with these ids."""
         row_of = {name: row for row, name in enumerate(self.input_ids.tolist())}
         return np.array([row_of[name] for name in input_ids], dtype=np.int64)
 
     def part(self, rows: NDArray[np.int64]) -> Self:
-        """The evidence of some of the inputs.
+        """The evidence of these inputs.
 
         Args:
             rows: int64, positions of the inputs, each at most once.
@@ -201,17 +198,17 @@ class Evidence:
         return replace(self, **parts)
 
     def _parts(self) -> Iterator[tuple[str, Any]]:
-        """Yield the parts that have a row for each input, by name, as far as they are there."""
+        """Yield the existing parts that have a row for each input, by name."""
         for name in _PER_INPUT:
             if (part := getattr(self, name)) is not None:
                 yield name, part
 
     def seen(self, stage: Stage) -> Self | None:
-        """Evidence of what one stage of a deployment changes; None where no approximate index was searched.
+        """Evidence of the changes by one stage of a deployment; None if no approximate index was searched.
 
         Args:
-            stage: "codes", from the reference to exhaustive search of what is stored; or "index", from there to what
-                the index returns.
+            stage: "codes", from the reference to exhaustive search of the codes; or "index", from there to the answers
+                of the index.
         """
         exact = self.exhaustive_top
         if exact is None:
@@ -230,35 +227,37 @@ class Evidence:
 
     @property
     def cut_short(self) -> bool:
-        """Whether some input had more items than ranks are stored, or may have had."""
+        """Whether some input has, or may have, more items than stored ranks."""
         return self.deltas == "listed" or int(self.n_items.max(initial=0)) > self.depth
 
     @property
     def exact(self) -> bool:
-        """Whether the extremes of delta are over all items, and not over the known ones."""
+        """Whether the extremes of delta are over all items, not only over known ones."""
         return self.deltas == "all"
 
     @property
     def depth(self) -> int:
-        """The number of ranks that are stored, k."""
+        """The number of stored ranks, k."""
         return int(self.reference_top.items.shape[1])
 
 
 _PER_INPUT = [field.name for field in fields(Evidence) if field.name not in {"item_ids", "deltas"}]
 
-Found = TypeVar("Found")
-Asked = ParamSpec("Asked")
+Result = TypeVar("Result")
+Options = ParamSpec("Options")
 
 
-def once(function: Callable[Concatenate[Evidence, Asked], Found]) -> Callable[Concatenate[Evidence, Asked], Found]:
-    """Decorate a function of evidence that many metrics ask: what it gives is kept as long as the evidence is.
+def once(
+    function: Callable[Concatenate[Evidence, Options], Result],
+) -> Callable[Concatenate[Evidence, Options], Result]:
+    """Cache the results of a function of evidence for as long as the evidence lives.
 
-    Arrays that it gives cannot be written to.
+    Arrays in the results become read-only.
     """
-    kept: WeakKeyDictionary[Evidence, dict[Any, Found]] = WeakKeyDictionary()
+    kept: WeakKeyDictionary[Evidence, dict[Any, Result]] = WeakKeyDictionary()
 
     @wraps(function)
-    def cached(evidence: Evidence, /, *args: Asked.args, **options: Asked.kwargs) -> Found:
+    def cached(evidence: Evidence, /, *args: Options.args, **options: Options.kwargs) -> Result:
         of = kept.setdefault(evidence, {})
         key = (*args, *options.items())
         if key not in of:

@@ -1,4 +1,4 @@
-"""The kinds of models: one kind a module, or an entry point of another package."""
+"""The kinds of models, each a module of quantdrift or an entry point of another package."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,16 +7,16 @@ from typing import Any, Literal
 from quantdrift.base.registry import Package, Registry, imported
 
 Use = Literal["search", "classes", "shortlist"]
-"""What a model is measured on: a search by its embeddings, labelled inputs, or lists that it reranks."""
+"""What a model can be measured on: a search by its embeddings, labelled inputs, or lists that it reranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderKind:
-    """What is known of a kind of models without torch.
+    """A kind of models, described without torch.
 
     Attributes:
-        what: what such a model is, and which data it takes.
-        uses: what it can be measured on.
+        what: description of such a model and of the data that it takes.
+        uses: the things that it can be measured on.
         load: "module:function" of (source, device, revision, dtype) that loads a `models.model.LoadedModel`; a model
             that searches is a `models.model.EmbeddingModel`.
         accepts: "module:function" of (source, revision) that says whether a model is of this kind; empty accepts all.
@@ -25,7 +25,7 @@ class EncoderKind:
         files: file names of which any one makes a folder a model of this kind.
         packages: the packages that load it, beside torch, transformers and sentence-transformers.
         can_save: whether `quantdrift quantize` writes its candidates, in the format of sentence-transformers.
-        place: its position in the order in which kinds are asked; lower comes first.
+        place: its position in the order in which kinds are tried; lower comes first.
     """
 
     what: str
@@ -46,13 +46,13 @@ class EncoderKind:
 KINDS: Registry[EncoderKind] = Registry(
     "quantdrift.encoders", package="quantdrift.builtin", attribute="KIND", kind=EncoderKind
 )
-"""All kinds by name, in the order in which they are asked."""
+"""All kinds by name, in the order in which they are tried."""
 
 
 def brought_for(source: Any) -> dict[str, str]:
-    """Versions of the other packages whose kinds take a model."""
+    """Versions of the other packages whose kinds accept a model."""
     return KINDS.versions(*(kind for kind in KINDS.values() if KINDS.versions(kind) and kind.is_of(source)))
 
 
 USUAL: Mapping[Use, str] = {"search": "sentence", "classes": "classifier", "shortlist": "cross-encoder"}
-"""The kind that is meant where nothing tells of another."""
+"""The default kind for each use."""

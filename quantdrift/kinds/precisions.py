@@ -1,6 +1,6 @@
 """The precisions that stored embeddings can have."""
 
 BITS_OF = {"int8": 8, "uint8": 8, "binary": 1, "ubinary": 1, "fp16": 16, "bf16": 16}
-"""Precision to the bits of a number."""
+"""The bits of a number in each precision."""
 CODED = ("int8", "uint8", "binary", "ubinary")
-"""Precisions whose numbers are codes."""
+"""The precisions whose numbers are codes."""

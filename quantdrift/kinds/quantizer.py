@@ -1,4 +1,4 @@
-"""What is known of each quantizer without running it: one entry a module, or an entry point of another package."""
+"""The descriptions of quantizers, each in a module of quantdrift or an entry point of another package."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from quantdrift.scheme import Scheme
 
 
 def group_bits(n_rows: int, n_columns: int, group_size: int | None, *, bits: int = 16) -> int:
-    """Bits of one number for every group of a matrix, such as the 16-bit scale that runtimes read.
+    """The bits for one number in every group of a matrix, such as the 16-bit scale of a runtime.
 
     >>> group_bits(2, 100, 64), group_bits(2, 100, None)
     (64, 32)
@@ -19,7 +19,7 @@ def group_bits(n_rows: int, n_columns: int, group_size: int | None, *, bits: int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantizer:
-    """What is known of a quantizer without torch.
+    """A quantizer, described without torch.
 
     Attributes:
         title: its name in papers.
@@ -29,11 +29,11 @@ class Quantizer:
         packages: the packages that do the work, the preferred one first; none where it is built in.
         in_repair: whether `repair` tries it unasked.
         place: its position in lists; lower comes first.
-        overhead_bits: the bits that a matrix of (rows, columns, group size) takes beside its codes.
-        widths: the bits of a weight, for a number format; empty for a grid of integers of any width.
+        overhead_bits: the bits beside the codes of a matrix, from (rows, columns, group size).
+        widths: the possible bits of a weight in a number format; empty for integers of any width.
         groups: how many weights of such a format may share a scale, the usual number first.
         input_widths: the bits that the inputs of a layer may have.
-        ranges: what shares the range of inputs, `+act=`: "tensor", "token" or "block"; the usual one first.
+        ranges: the possible scopes of an input range, `+act=`: "tensor", "token" or "block"; the usual one first.
         inputs: "module:function" that rounds a layer's inputs; see `candidate.calibration.inputs.Rounding`.
         depends_on_batch: whether a whole batch decides how the inputs of a layer are rounded.
         formats: the formats of saved candidates that can carry its codes, or the weights that they stand for.
@@ -58,7 +58,7 @@ class Quantizer:
     aliases: str = ""
 
     def method(self, scheme: Any) -> Any:
-        """The method of a scheme, a `LayerQuantizer`."""
+        """Make the `LayerQuantizer` of a scheme."""
         return imported(self.make)(scheme)
 
 
@@ -71,5 +71,5 @@ QUANTIZERS: Registry[Quantizer] = Registry(
 
 
 def input_scale(scheme: Scheme) -> str:
-    """What activations share a scale: a "tensor", by calibration, or a "token" or "block", as the model runs."""
+    """The scope of a scale of activations: a "tensor", by calibration; or a "token" or "block", as the model runs."""
     return scheme.option("act", QUANTIZERS[scheme.quantizer].ranges[0])

@@ -1,8 +1,8 @@
-"""What a candidate may differ in from its reference: one stage a module, or an entry point of another package.
+"""Stages: the things in which a candidate may differ from its reference; each is a module or an entry point.
 
-A stage says here how it is written in a scheme, what it refuses, and what a run says of it, all without torch. What it
-does is a class in its `work`: of `candidate.stages.ModelStage` where it changes the model, of
-`scoring.stages.VectorStage` where it lies between embeddings and what a search returns.
+The description of a stage, without torch, has its options in a scheme, its refusals and its lines about a run. A class
+in its `work` does the work: a `candidate.stages.ModelStage` changes the model, a `scoring.stages.VectorStage` acts
+between embeddings and search results.
 """
 
 import re
@@ -14,19 +14,19 @@ from quantdrift.base.registry import Package, Registry, imported
 from quantdrift.scheme import Scheme
 
 Kind = Literal["layers", "model", "vectors"]
-"""What a stage changes: the linear layers, which the bits of a scheme name; the rest of a model; or a search."""
+"""The target of a stage: the linear layers (as the bits of a scheme), the rest of a model, or a search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How `+KEY=VALUE` is written.
+    """The syntax of `+KEY=VALUE`.
 
     Attributes:
         pattern: regular expression that a value must match in full.
-        values: what is expected, in words, for error messages.
-        sets_batches: whether the option says how inputs form batches, which only `quantdrift run` controls.
-        trial_values: the values to try for somebody who asks what the option changes.
-        bare_value: the value of `+KEY` without one; empty where a value has to be given.
+        values: the possible values in words, for error messages.
+        sets_batches: whether the option sets how inputs form batches, which only `quantdrift run` controls.
+        trial_values: the values to try when somebody asks for the option's effect.
+        bare_value: the value that `+KEY` alone stands for; empty if a value is required.
     """
 
     pattern: str = ".+"
@@ -41,12 +41,12 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What makes a stage change fewer answers.
+    """Advice that makes a stage change fewer answers.
 
     Attributes:
-        what: what to do, in one sentence.
+        what: the advice, in one sentence.
         scheme: the scheme to run instead; None for the scheme as it is.
-        command: the command of quantdrift that takes this scheme; empty where none helps.
+        command: the command of quantdrift to give this scheme to; empty if none helps.
     """
 
     what: str
@@ -59,34 +59,33 @@ class Stage:
     """One thing that a candidate differs in.
 
     Attributes:
-        what: what the stage is, for lists.
-        kind: what the stage changes.
+        what: description of the stage, for lists.
+        kind: target of the stage.
         options: the options of a scheme that belong to it, by key.
         place: its position in a deployment; lower comes first.
-        work: "module:Class" of the class that does the work, loaded when it is needed; empty where the pair itself
-            does it.
-        is_present: whether a scheme has the stage; by default it has when one of `options` is named.
+        work: "module:Class" of the class that does the work, loaded when needed; empty if the pair itself does it.
+        is_present: says whether a scheme has the stage; by default whether it has one of `options`.
         absent_fields: the values of a scheme's fields that leave the stage out, beside its options.
         check: returns why the stage would have no effect in a scheme, or None. It reads the scheme alone.
-        refuse: raises where the stage cannot be made. It may ask a library, and runs before anything is loaded.
+        refuse: raises if the stage cannot be made. It may ask a library, and runs before anything is loaded.
         in_waterfall: whether the stage changes answers by itself, so that a waterfall gives it a share.
         uses_seed: whether `+seed=` changes the stage.
         calibrates: whether the candidate of a scheme needs inputs for it.
         depends_on_batch: whether the result for an input can depend on the other inputs of its batch. The candidate
             is then run a second time to measure its own noise.
         before_layers: whether the stage is in place while linear layers are calibrated.
-        reproducible: whether the scheme decides all that the stage does. A collection on a server may change unseen.
-        stores_codes: whether stored embeddings or an index hold codes, whose loss rescoring mends.
-        vector_bits: bits of one number of a stored embedding; None leaves them as they are.
+        reproducible: whether the scheme alone decides the result. A collection on a server may change unnoticed.
+        stores_codes: whether stored embeddings or an index hold codes, whose error rescoring reduces.
+        vector_bits: bits of one number of a stored embedding; None for no change.
         repair_options: the options that `repair` tries.
         slow_repair_options: further options that `repair --thorough` tries.
         formats: the formats of saved candidates that can carry the stage.
         packages: the packages that do the work.
-        needs: names of the packages that a scheme chooses among these.
-        advice: what to do where the stage changes too many answers; None where nothing is known.
-        versions: versions of other packages whose parts a scheme chooses.
+        needs: names of the packages among these that a scheme needs.
+        advice: advice for a stage that changes too many answers; None if there is none.
+        versions: versions of the other packages whose parts a scheme uses.
         record_key: the key of "quantization" in run.json under which the stage is described; empty for none.
-        run_lines: what a run says of the stage, given the value under `record_key`.
+        run_lines: lines about the stage in a run's output, from the value under `record_key`.
     """
 
     what: str
@@ -117,7 +116,7 @@ class Stage:
     run_lines: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: ()
 
     def in_(self, scheme: Scheme) -> bool:
-        """Whether a scheme has it."""
+        """Whether a scheme has the stage."""
         return (
             any(key in self.options for key, _ in scheme.options)
             if self.is_present is None

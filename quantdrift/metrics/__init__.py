@@ -1,4 +1,4 @@
-"""Every metric there is, computed from stored evidence; needs no torch.
+"""All metrics, computed from stored evidence without torch.
 
 >>> str(parse_metric("gold_lost@10"))
 'gold_lost@10'
@@ -44,12 +44,12 @@ for _family in sorted(BUILT_IN.values(), key=lambda family: SECTIONS.index(famil
 
 
 def default_metrics() -> list[Metric]:
-    """List the metrics that a run reports when nobody asks for particular ones, in order."""
+    """The metrics that a run reports by default, in order."""
     return [member for family in FAMILIES.values() for member in members(family)]
 
 
 def headline_metrics() -> list[Metric]:
-    """The most telling of the default metrics, in order."""
+    """The most important of the default metrics, in order."""
     return [
         metric
         for metric in default_metrics()
@@ -58,16 +58,16 @@ def headline_metrics() -> list[Metric]:
 
 
 def measure(evidence: Evidence, metrics: Iterable[Metric | str] | None = None) -> dict[str, Estimate]:
-    """Estimates by metric string, in the order asked for.
+    """Compute metrics; returns estimates by metric string, in the given order.
 
     Args:
-        evidence: of one run.
-        metrics: which, e.g. ["flip@1", "gold_lost@3"]; the default ones if not given, and of these the ones that look
-            deeper than the stored ranks are undefined.
+        evidence: evidence of one run.
+        metrics: e.g. ["flip@1", "gold_lost@3"]; by default the default metrics, each undefined if it needs more ranks
+            than are stored.
 
     Raises:
         UnknownNameError: there is no such metric.
-        MetricError: a metric that was asked for looks deeper than the stored ranks.
+        MetricError: a metric that was asked for needs more ranks than are stored.
     """
     if metrics is not None:
         asked = [metrics] if isinstance(metrics, str) else metrics
@@ -78,6 +78,6 @@ def measure(evidence: Evidence, metrics: Iterable[Metric | str] | None = None) -
 
 
 def staged_metrics() -> list[Metric]:
-    """List what codes and what an approximate index change, each alone: reported where an index was searched."""
+    """The metrics of the codes alone and of the index alone, which a run with an approximate index reports."""
     names = ("flip@1", "gold_lost@10", "change.ndcg@10", "overlap@10")
     return [parse_metric(f"{stage}.{name}") for name in names for stage in ("codes", "index")]

@@ -1,6 +1,6 @@
-"""The meaning of metrics: a `Family` states it once, for every cut-off and arm; a `Metric` is one member of it.
+"""The definition of metrics: a `Family` defines one for every cut-off and arm; a `Metric` is one member of it.
 
-Members are `gold_lost@10`, `change.ndcg@10` or `flip@1:separation=0.05..0.1`: a metric is what its string parses to.
+Members are `gold_lost@10`, `change.ndcg@10` or `flip@1:separation=0.05..0.1`; a metric is identified by its string.
 """
 
 import math
@@ -27,70 +27,68 @@ from quantdrift.statistics.estimates import (
 from quantdrift.statistics.paired import borne_out
 
 Direction = Literal["lower", "higher", "none"]
-"""Which way is better; "none" for a description that is neither."""
+"""The better direction; "none" if neither is better."""
 
 Uncertainty = Literal["wilson", "order statistics", "bootstrap", "paired bootstrap"]
-"""How the interval is made, and so the statistic: a rate (Wilson score interval), a median or
-quantile (distribution-free, between two order statistics), a mean (seeded percentile bootstrap), a
-mean difference or ratio of means of the two arms (the same, inputs resampled with both values)."""
+"""The kind of interval, which determines the statistic: a rate (Wilson score interval), a median or quantile
+(distribution-free, between two order statistics), a mean (seeded percentile bootstrap), a mean difference or ratio of
+means of the two arms (the same, inputs resampled with both values)."""
 
 Unit = Literal["rate", "score", "ratio", "gain", "rank", "items", "grade", "similarity"]
 
 Arm = Literal["candidate", "reference", "change", "relative"]
-"""What a metric of one arm is about: either arm, candidate minus reference, or that difference as
-a share of the reference's mean."""
+"""The subject of a metric of one arm: either arm, candidate minus reference, or that difference as a share of the
+reference's mean."""
 
 WhenCut = Literal["the same", "at least", "at most", "undefined"]
-"""What a metric of lists that were cut short says of the whole ranking, as not all deltas are
-known."""
+"""The relation of a metric on truncated lists, whose deltas are not all known, to its value on whole rankings."""
 
 OTHERS = "other packages"
 SECTIONS = ("top of the list", "gap and perturbation", "stability check", "relevance", "whole ranking", OTHERS)
-"""Where a metric is listed, in this order."""
+"""The sections of lists of metrics, in order."""
 
 PerInput = Callable[[Evidence, Any, Literal["candidate", "reference"]], NDArray[np.float64]]
-"""Values by evidence, cut-off (a whole number, or a level) and arm."""
+"""Returns the values of inputs from evidence, cut-off (a whole number, or a level) and arm."""
 
 Values = TypeVar("Values", bound=PerInput)
 
 
 class MetricError(QuantDriftError):
-    """A metric cannot be computed from this evidence as asked for (say, too deep a cut-off)."""
+    """A metric cannot be computed from this evidence, for example because its cut-off is too deep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The meaning of a metric; everything a report or a gate must know of it.
+    """The definition of a metric, with everything that reports and gates need.
 
     Attributes:
-        name: as it stands in a metric's string.
-        section: where it is listed; that of other packages is the last.
+        name: its name in a metric's string.
+        section: its section in lists; that of other packages is the last.
         summary: one sentence.
-        direction: which way is better.
+        direction: the better direction.
         low: least possible value.
         high: greatest possible value.
         unit: "rate" (a share of inputs), "score" (score units), "ratio" (of two scores), "gain", "rank" (1 is the
             first), "items" (a count), "grade" (of relevance) or "similarity".
-        uncertainty: how its interval is made; decides the statistic too.
-        per_input: value of every input, NaN where it is undefined, given (evidence, cut-off, arm).
-        undefined_when: why it can have no value at all, for the reason beside a null.
-        too_few: for metrics that need so many inputs: why there are too few of them in some runs at a cut-off, or
-            None. Goes before `undefined_when`.
-        infinite_when: what an infinite estimate means, for the reason beside that null.
+        uncertainty: kind of its interval, which also determines the statistic.
+        per_input: returns the value of every input, NaN if undefined, from (evidence, cut-off, arm).
+        undefined_when: the reason shown if it has no value for any input.
+        too_few: for metrics that need a number of inputs: returns why some runs have too few at a cut-off, or None.
+            Its reason comes before `undefined_when`.
+        infinite_when: the reason shown for an infinite estimate.
         needs_labels: whether relevance labels are needed.
-        cutoffs: the cut-offs listed by default; empty if the metric has none.
+        cutoffs: the default cut-offs; empty if the metric has none.
         cutoff_is: "rank"; "percentile" for quantiles; "level" for the stability check.
-        other_cutoffs: whether others than these can be asked for.
-        ranks_beyond: how many ranks it looks at below the cut-off.
-        ranks: how many ranks it looks at, whatever the cut-off.
-        arms: whether it is about one arm (`reference.`, `change.` and `relative.` before its name mean the others).
-        headline: whether it is shown where only the most telling metrics are; of a metric that takes a level, the
-            first.
+        other_cutoffs: whether other cut-offs are allowed.
+        ranks_beyond: number of ranks that it needs below the cut-off.
+        ranks: number of ranks that it needs at any cut-off.
+        arms: whether it is about one arm (the prefixes `reference.`, `change.` and `relative.` select others).
+        headline: whether it is one of the most important metrics; for a metric with levels, at its first level.
         of_reference: whether it is about the reference alone, so that two candidates share it.
-        censored: for values of +inf that only mean "more than was stored", where evidence is cut short: how many are
-            known for certain. Pooled runs are only told apart up to the least.
-        when_cut: what it says where only some deltas are known: the same, a lower or upper bound of every input's
-            value, or nothing.
+        censored: for values of +inf that only mean "more than was stored" in truncated evidence: returns the value from
+            which on this happens. Pooled runs are distinguished only up to the smallest.
+        when_cut: relation to the true value if only some deltas are known: the same, a lower or an upper bound of every
+            input's value, or undefined.
     """
 
     name: str
@@ -119,18 +117,18 @@ class Family:
 
 
 BUILT_IN: dict[str, Family] = {}
-"""The families of quantdrift itself, by name, in the order of sections."""
+"""The built-in families by name, in the order of sections."""
 _NAME = re.compile("[a-z]+(_[a-z]+)*")
 _TAKEN = re.compile(
     "(candidate|reference|change|relative|codes|index|probe|right|wrong)_.*|n_inputs|spec|evidence|"
     ".*_(low|high|least|most|median)"
 )
-"""Names whose keys in a harness could be those of other figures."""
+"""Names whose keys in a harness's result could be those of other figures."""
 _ALLOWED = {"direction": Direction, "unit": Unit, "uncertainty": Uncertainty, "when_cut": WhenCut}
 
 
 def _refused(_: Mapping[str, Family], family: Family) -> str | None:
-    """Say why another package's family cannot be one; None where it can."""
+    """Why a family of another package is not accepted; None if it is."""
     if not _NAME.fullmatch(family.name) or _TAKEN.fullmatch(family.name):
         return f"expected a name of letters and _ that does not begin or end as other keys do, got {family.name!r}"
     for field, kinds in _ALLOWED.items():
@@ -142,7 +140,7 @@ def _refused(_: Mapping[str, Family], family: Family) -> str | None:
 
 
 FAMILIES: Registry[Family] = Registry("quantdrift.metrics", own=BUILT_IN, kind=Family, clash=_refused)
-"""Every family there is, by name, in the order of sections; other packages' are loaded where all are asked for."""
+"""All families by name, in the order of sections; those of other packages are loaded only when needed."""
 
 _KINDS: dict[str, dict[str, Any]] = {
     "rate": {"low": 0, "high": 1, "unit": "rate", "uncertainty": "wilson"},
@@ -152,13 +150,13 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 def metric(name: str, summary: str = "", *, kind: str = "rate", **fields: Any) -> Callable[[PerInput], Family]:
-    """Decorate the function that gives a metric's values per input: the metric stands in its place.
+    """Decorate a function that returns values of inputs; the metric takes the function's place.
 
     Args:
-        name: as it stands in the metric's string.
-        summary: one sentence; the first line of the function's docstring, if none is given.
-        kind: "rate" (0 or 1 per input), "mean" (0 to 1 per input) or "median" (of what is 0 or more).
-        fields: others of `Family`, which go before what the kind says; `direction` is needed.
+        name: its name in a metric's string.
+        summary: one sentence; by default the first line of the function's docstring.
+        kind: "rate" (0 or 1 per input), "mean" (0 to 1 per input) or "median" (of values of 0 or more).
+        fields: other fields of `Family`, which override those of the kind; `direction` is required.
     """
 
     def decorate(per_input: PerInput) -> Family:
@@ -170,7 +168,7 @@ def metric(name: str, summary: str = "", *, kind: str = "rate", **fields: Any) -
 
 
 def define(name: str, summary: str = "", **fields: Any) -> Callable[[Values], Values]:
-    """Decorate as `metric` does, for a metric of quantdrift itself, which is there by its name; the function stays."""
+    """Decorate the function of a built-in metric: the metric is registered by name, and the function stays."""
 
     def decorate(per_input: Values) -> Values:
         BUILT_IN[name] = metric(name, summary, **fields)(per_input)
@@ -180,11 +178,11 @@ def define(name: str, summary: str = "", **fields: Any) -> Callable[[Values], Va
 
 
 LEVEL_DECIMALS = 6
-"""A level has no more decimals than these."""
+"""Most decimals of a level."""
 
 
 def check_cutoff(family: Family, cutoff: float) -> None:
-    """Refuse a cut-off (0 for none) that a family does not take."""
+    """Refuse a cut-off (0 for none) that a family does not allow."""
     whole = cutoff == int(cutoff) and cutoff > 0
     if not family.cutoffs:
         fits, takes = not cutoff, "no cut-off"
@@ -203,7 +201,7 @@ def check_cutoff(family: Family, cutoff: float) -> None:
 
 
 def cutoff_text(cutoff: float) -> str:
-    """A cut-off as it stands in a metric's string: a level has two decimals or more.
+    """A cut-off as in a metric's string; a level has at least two decimals.
 
     >>> cutoff_text(10), cutoff_text(0.1), cutoff_text(0.005)
     ('10', '0.10', '0.005')
@@ -221,9 +219,9 @@ class Slice:
     Written `separation=0.05..0.1`, or `separation=1..` without an upper end.
 
     Attributes:
-        by: what is looked at.
-        low: least value that belongs.
-        high: least value above the range; +inf for none, which lets infinite values in.
+        by: the metric whose values are compared with the range.
+        low: lower end, which is included.
+        high: upper end, which is not included; +inf for none, which includes infinite values.
 
     Raises:
         MetricError: the range is empty, or `by` is itself a metric over a slice.
@@ -235,7 +233,7 @@ class Slice:
 
     def __post_init__(self) -> None:
         if self.by.where is not None or self.by.arm == "relative":
-            raise MetricError(f"a slice is by a value that every input has; got {self.by}")
+            raise MetricError(f"a slice needs a metric with a value for every input; got {self.by}")
         if math.isinf(self.low) or not self.low < self.high:
             raise MetricError(f"a slice needs a finite lower end below its upper end; got {self.low:g}..{self.high:g}")
 
@@ -244,10 +242,10 @@ class Slice:
         return f"{self.by}={_shortest(self.low)}..{high}"
 
     def of(self, evidence: Evidence) -> NDArray[np.bool_]:
-        """Tell which inputs belong, bool [n_inputs]; those without a value do not.
+        """The inputs in the slice, bool [n_inputs]; those without a value are not.
 
         Raises:
-            MetricError: for some input the stored ranks do not tell.
+            MetricError: for some input the stored ranks cannot tell.
         """
         values = self.by.per_input(evidence)
         open_end = math.isinf(self.high)
@@ -255,9 +253,9 @@ class Slice:
             limit = self.by.family.censored(evidence)
             if not (self.high <= limit or (open_end and self.low <= limit)):
                 raise MetricError(
-                    f"{self} cannot be told: with {evidence.depth} stored ranks, values beyond "
-                    f"{limit} are only known to be that large; end the range at {limit} or "
-                    f"before, ask for {self.by}={limit}.. or less, or measure again and keep more ranks (k)"
+                    f"{self} cannot be told: with {evidence.depth} stored ranks, values beyond {limit} are only known "
+                    f"to be that large; end the range at {limit} or before, ask for {self.by}={limit}.. or less, or "
+                    "measure again and keep more ranks (k)"
                 )
         return (values >= self.low) & (open_end | (values < self.high))
 
@@ -267,7 +265,7 @@ def _shortest(number: float) -> str:
 
 
 _ROUNDING = 1e-9
-"""Distance beyond its range at which a value is still in it."""
+"""Tolerance at both ends of a metric's range."""
 _PERCENTILES = 100
 _MEDIAN = 50
 _NO_INDEX = "no approximate index was searched whose codes can be asked for all scores"
@@ -276,15 +274,15 @@ _NOT_BOUNDED = "the typical list ends too early, or holds no change, and so says
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric: a family, its cut-off, the arm it is about and the inputs it is computed over.
+    """One metric: a family, a cut-off, an arm and a set of inputs.
 
     Attributes:
-        family: what it means.
+        family: its definition.
         cutoff: a rank, a percentile or a level, as the family has it; 0 if it has none.
-        arm: of a metric that is about one arm; otherwise "candidate".
-        stage: of a deployment with an approximate index, what one stage of it changes: "codes", from the reference to
-            exhaustive search of what is stored, or "index", from there to what the index returns; None for all of it.
-        where: only the inputs of a slice; all inputs if None.
+        arm: the arm, for a metric of one arm; otherwise "candidate".
+        stage: for a deployment with an approximate index, the changes by one stage: "codes", from the reference to
+            exhaustive search of the codes, or "index", from there to the answers of the index; None for both.
+        where: the slice of inputs; None for all inputs.
 
     Raises:
         MetricError: the family has no such cut-off or arm, or a slice by a slice was asked for.
@@ -310,7 +308,7 @@ class Metric:
 
     @property
     def direction(self) -> Direction:
-        """The direction that is better."""
+        """The better direction."""
         return self.family.direction
 
     @property
@@ -330,29 +328,29 @@ class Metric:
 
     @property
     def uncertainty(self) -> Uncertainty:
-        """The method of its interval."""
+        """The kind of its interval."""
         return "paired bootstrap" if self.arm in {"change", "relative"} else self.family.uncertainty
 
     @property
     def kind(self) -> Literal["rate", "mean", "quantile"]:
-        """The kind of value that two runs are compared by: a rate (0 or 1 per input), a mean or a quantile."""
+        """The kind of value in a comparison of two runs: a rate (0 or 1 per input), a mean or a quantile."""
         kinds: dict[str, Literal["rate", "quantile"]] = {"wilson": "rate", "order statistics": "quantile"}
         return kinds.get(self.uncertainty, "mean")
 
     @property
     def span(self) -> float:
         """Greatest possible difference of two runs' values of an input."""
-        # in a change the reference, which both runs share, cancels
+        # in a change, the reference that both runs share cancels
         return self.family.high - self.family.low if math.isfinite(self.family.low) else math.inf
 
     def per_input(self, evidence: Evidence) -> NDArray[np.float64]:
-        """The value of every input, float64 [n_inputs], NaN where it is undefined.
+        """The value of every input, float64 [n_inputs], NaN if undefined.
 
-        Where not all deltas are known, it is what `Family.when_cut` says.
+        If not all deltas are known, `Family.when_cut` says how the value relates to the true one.
 
         Raises:
-            MetricError: the cut-off is deeper than the stored ranking, and that ranking was cut; it is a relative
-                change, which is one of means; or it is not known, as not all deltas are.
+            MetricError: it needs more ranks than are stored; it is a relative change, which only means have; or it
+                needs all deltas, and not all are known.
         """
         if self.stage is not None:
             if (seen := evidence.seen(self.stage)) is None:
@@ -377,9 +375,9 @@ class Metric:
         return self.over([evidence])
 
     def over(self, group: Sequence[Evidence]) -> Estimate:
-        """The estimate over all inputs of several runs, pooled: every input counts once.
+        """The estimate over the pooled inputs of several runs; every input counts once.
 
-        Runs without labels take no part in a metric that needs them.
+        A metric that needs labels leaves out runs without them.
 
         Raises:
             MetricError: as `per_input`.
@@ -391,7 +389,7 @@ class Metric:
         return sample if isinstance(sample, Estimate) else self._told(self.estimate(sample), group)
 
     def _sample(self, group: Sequence[Evidence]) -> NDArray[np.float64] | Estimate:
-        """The values that an estimate is made of; the estimate, where it is undefined or not made of values."""
+        """The values for an estimate; or the estimate, if it is undefined or a ratio of means."""
         if self.family.needs_labels:
             group = [evidence for evidence in group if evidence.judgements is not None]
             if not group:
@@ -408,14 +406,14 @@ class Metric:
         return np.asarray(values[defined])
 
     def known_over(self, group: Sequence[Evidence]) -> Estimate:
-        """Give the estimate of `over`; undefined, with the reason, where it looks deeper than the stored ranks."""
+        """The estimate of `over`; undefined with the reason if it needs more ranks than are stored."""
         try:
             return self.over(group)
         except MetricError as error:
             return undefined(str(error))
 
     def _told(self, estimate: Estimate, group: Sequence[Evidence]) -> Estimate:
-        """With what is known of it beside the values."""
+        """Add to an estimate whether it is a bound, and the reason of an infinite value."""
         bounds: dict[str, Literal["lower", "upper"]] = {"at least": "lower", "at most": "upper"}
         exact = all(evidence.exact for evidence in group)
         estimate = replace(estimate, bound=None if exact else bounds.get(self.family.when_cut))
@@ -425,18 +423,18 @@ class Metric:
         return estimate
 
     def _unknown(self, group: Sequence[Evidence]) -> str | None:
-        """Why the metric is unknown where not all deltas are known; None where it is known."""
+        """Why the metric cannot be known, if not all deltas are; None if it can."""
         deltas = {evidence.deltas for evidence in group} - {"all"}
         if not deltas:
             return None
         if self.where is not None and self.where.by.family.when_cut != "the same":
-            return f"{self.where.by} is not known of every input (not all scores are)"
+            return f"{self.where.by} is not known for every input, as not all scores are"
         if "none" in deltas and self.family.when_cut != "the same":
             return "the answers have no scores"
         if "none" in deltas and self.family.unit == "gain":
             return "the answers are no rankings"
         if self.family.when_cut == "undefined":
-            return "needs every item's score in both arms, and these are lists that were cut short"
+            return "it needs every item's score in both arms, and these lists are truncated"
         return None
 
     def _why_undefined(self, group: Sequence[Evidence]) -> str:
@@ -447,10 +445,10 @@ class Metric:
         return self.family.undefined_when + (f" (of those with {self.where})" if self.where else "")
 
     def told_apart(self, values: NDArray[np.float64], group: Sequence[Evidence]) -> NDArray[np.float64]:
-        """Values of several runs, +inf from where one of them only knows "more than was stored".
+        """Values of several runs, with +inf from the value on that one of them knows only as "more than was stored".
 
         Args:
-            values: of inputs of these runs.
+            values: values of inputs of these runs.
             group: the runs.
         """
         if self.family.censored is None:
@@ -459,7 +457,7 @@ class Metric:
         return np.where(values >= limit, np.inf, values)
 
     def estimate(self, values: NDArray[np.float64]) -> Estimate:
-        """The estimate from values of inputs, as the metric makes it from evidence.
+        """The estimate from values of inputs, of the metric's kind.
 
         Args:
             values: float64, at least one, no NaN.
@@ -476,7 +474,7 @@ class Metric:
 
     def _arm(self, evidence: Evidence, arm: Any) -> NDArray[np.float64]:
         family = self.family
-        with FAMILIES.tried(family, MetricError, (MetricError,)):  # whatever another package's fails by is told
+        with FAMILIES.tried(family, MetricError, (MetricError,)):  # an error of another package's metric names it
             values = np.asarray(family.per_input(evidence, self.cutoff, arm), dtype=np.float64)
             if values.shape != (evidence.n_inputs,):
                 raise ValueError(f"expected {evidence.n_inputs} values, got an array of shape {values.shape}")
@@ -491,15 +489,15 @@ class Metric:
         needed = max(cutoff + self.family.ranks_beyond, self.family.ranks)
         if needed > evidence.depth and evidence.cut_short:
             if not evidence.exact:
-                raise MetricError(f"{self} looks at {needed} ranks, but these lists are {evidence.depth} deep")
+                raise MetricError(f"{self} needs {needed} ranks, but these lists are {evidence.depth} deep")
             raise MetricError(
-                f"{self} looks at {needed} ranks, but this run stored {evidence.depth}; "
-                f"it takes a run that keeps {min(needed, int(evidence.n_items.max()))} ranks (k) or more"
+                f"{self} needs {needed} ranks, but this run stored {evidence.depth}; measure again and keep "
+                f"{min(needed, int(evidence.n_items.max()))} ranks (k) or more"
             )
 
 
 def estimates(metrics: Sequence[Metric], evidence: Evidence) -> list[Estimate]:
-    """Estimates of one run, all bootstraps at once; undefined where a metric looks deeper than the stored ranks."""
+    """Estimates of one run, with all bootstraps at once; undefined if a metric needs more ranks than are stored."""
     results: dict[int, Estimate] = {}
     means: dict[int, NDArray[np.float64]] = {}
     for place, metric in enumerate(metrics):
@@ -524,7 +522,7 @@ def _joined(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def members(family: Family) -> list[Metric]:
-    """The members of a family that are computed when nobody asks for particular ones."""
+    """The members of a family that are computed by default."""
     arms: tuple[Arm, ...] = ("candidate", "reference", "change") if family.arms else ("candidate",)
     return [Metric(family=family, cutoff=cutoff, arm=arm) for cutoff in family.cutoffs or (0,) for arm in arms]
 
@@ -538,12 +536,11 @@ _RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})?")
 
 
 def parse_metric(text: str) -> Metric:
-    """The metric that `[STAGE.][ARM.]NAME[@CUTOFF][:METRIC=LOW..HIGH]` names; `str` of it parses back to
-    the same object.
+    """Parse `[STAGE.][ARM.]NAME[@CUTOFF][:METRIC=LOW..HIGH]`; `str` of the metric parses back to an equal one.
 
     Raises:
-        UnknownNameError: no such family; carries the nearest.
-        MetricError: a cut-off is missing or not taken, there is no such arm, or the slice cannot be read.
+        UnknownNameError: there is no such family; carries the nearest ones.
+        MetricError: a cut-off is missing or not allowed, there is no such arm, or the slice is not valid.
     """
     whole, colon, condition = text.strip().partition(":")
     metric = _one(whole)

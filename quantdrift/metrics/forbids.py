@@ -1,4 +1,4 @@
-"""What makes the answers of a run meaningless, so that no verdict rests on them."""
+"""The faults that make the answers of a run meaningless, so that there is no verdict on them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,21 +7,21 @@ from quantdrift.evidence.record import Evidence
 from quantdrift.metrics.relevance import arm_grades, relevant_count
 
 _ROUNDING = 1e-5
-"""Relative difference of two scores that rounding explains."""
+"""Relative difference of two scores that can be rounding."""
 _ALIKE = 10
-"""Inputs from which on equal answers to all of them are a sign."""
+"""Least number of inputs at which equal answers to all of them are suspicious."""
 _MANY = 100
-"""Ranked items from which on the first ten count, not the first alone."""
+"""Number of items from which on the first ten ranks are counted instead of the first."""
 _Z = 1.645
-"""Standard deviations above chance that chance exceeds in one of 20 runs."""
+"""Standard deviations above the mean that chance exceeds in one of 20 runs."""
 
 
 def forbidding(evidence: Evidence) -> dict[str, str]:
-    """Return what forbids a verdict on a run, a code to a sentence without its stop; empty where nothing does.
+    """The faults that forbid a verdict on a run, code to sentence without full stop; empty if there are none.
 
     - `reference_constant`, `candidate_constant`: an arm gives all items of an input one score, or all inputs the same
       scores, as zero or equal embeddings do;
-    - `reference_near_chance`: the reference does not find relevant items more often than random picks do.
+    - `reference_near_chance`: the reference finds relevant items no more often than random picks.
     """
     if evidence.deltas == "none":  # free answers, which have no scores
         return {}
@@ -35,7 +35,7 @@ def forbidding(evidence: Evidence) -> dict[str, str]:
 
 
 def _constant(arm: str, items: NDArray[np.int64], scores: NDArray[np.float32]) -> str:
-    """Say that an arm does not tell items, or inputs, apart; empty where it does."""
+    """A sentence if an arm does not distinguish items, or inputs; else empty."""
     there = items >= 0
     if not there.any():
         return ""
@@ -50,10 +50,10 @@ def _constant(arm: str, items: NDArray[np.int64], scores: NDArray[np.float32]) -
 
 
 def _near_chance(evidence: Evidence) -> str:
-    """Say that the reference finds no more than random picks; empty where it does, or where that cannot be told.
+    """A sentence if the reference finds no more than random picks; else, or if that cannot be told, empty.
 
-    What random picks find of an input's R relevant items among its first k of N has the mean k R / N and the variance
-    of the hypergeometric distribution.
+    The number of an input's R relevant items among k random picks of N has the mean k R / N and the variance of the
+    hypergeometric distribution.
     """
     n_relevant = np.minimum(relevant_count(evidence), evidence.n_items)
     rows = (n_relevant > 0) & (n_relevant < evidence.n_items)
@@ -70,5 +70,5 @@ def _near_chance(evidence: Evidence) -> str:
         return ""
     return (
         f"the reference finds {found:,} relevant items among the first {int(k.max())} of {rows.sum():,} inputs, and "
-        f"random picks would find {expected:.3g}: what right answers are lost cannot be told"
+        f"random picks would find {expected:.3g}: the loss of right answers cannot be determined"
     )

@@ -1,4 +1,4 @@
-"""Metrics as keys of a harness's result: `gold_lost@10` becomes `drift_gold_lost_at_10`."""
+"""Metrics as keys in a harness's result: `gold_lost@10` becomes `drift_gold_lost_at_10`."""
 
 import os
 import re
@@ -11,14 +11,14 @@ from quantdrift.metrics.base import Metric, MetricError, cutoff_text
 from quantdrift.statistics.estimates import undefined
 
 BOUNDS = {None: "", "lower": "_at_least", "upper": "_at_most"}
-"""What the key of a metric ends in where only a bound is known."""
+"""The endings of keys of metrics that are only bounds."""
 
 VARIABLE = "QUANTDRIFT_METRICS"
-"""Environment variable with metrics that a harness's result shall have besides the default ones."""
+"""The environment variable with metrics to add to a harness's result."""
 
 
 def key_of(metric: Metric) -> str:
-    """The key of a metric: letters, digits, dots and underscores; a median says so.
+    """The key of a metric, of letters, digits, dots and underscores; a median ends in "_median".
 
     >>> key_of(parse_metric("separation")), key_of(parse_metric("change.ndcg@10"))
     ('drift_separation_median', 'drift_change_ndcg_at_10')
@@ -42,7 +42,7 @@ def key_of(metric: Metric) -> str:
 
 
 def harness_metrics() -> list[Metric]:
-    """The default metrics, and those that the environment variable QUANTDRIFT_METRICS asks for."""
+    """The default metrics and those in the environment variable QUANTDRIFT_METRICS."""
     chosen = default_metrics()
     asked = re.split(r"[\s,]+", os.environ.get(VARIABLE, "").strip())
     for name in filter(None, asked):
@@ -56,7 +56,7 @@ def harness_metrics() -> list[Metric]:
 
 
 def drift_keys(evidence: Evidence, metrics: Iterable[Metric], *, warn: Callable[[str], None]) -> dict[str, Any]:
-    """Values of metrics by key, as JSON has them; of an index also what its codes and its search change alone."""
+    """Values of metrics by key, as JSON values; with an index also the changes by its codes and its search alone."""
     keys: dict[str, Any] = {}
     stages = staged_metrics() if evidence.exhaustive_top is not None else []
     for metric in dict.fromkeys([*metrics, *stages]):

@@ -1,4 +1,4 @@
-"""Numbers as people read them: rates in percent, differences of rates in percentage points."""
+"""Numbers for readers: rates in percent, differences of rates in percentage points."""
 
 from collections.abc import Callable
 from math import isfinite, isinf
@@ -13,7 +13,7 @@ def has_value(estimate: Estimate) -> bool:
 
 
 def show(metric: Metric, estimate: Estimate) -> str:
-    """The value as people read it, a bound with its sign; "-" if there is none, ∞ if infinite."""
+    """The value for readers, with "≥" or "≤" for a bound; "-" if there is none, ∞ if infinite."""
     if estimate.value is None:
         return "-"
     sign = {None: "", "lower": "≥ ", "upper": "≤ "}[estimate.bound]
@@ -21,10 +21,10 @@ def show(metric: Metric, estimate: Estimate) -> str:
 
 
 def show_interval(metric: Metric, estimate: Estimate) -> str:
-    """The 95 % interval as people read it; empty if there is none, or it is one of a bound."""
+    """The 95 % interval for readers; empty if there is none, or if the value is a bound."""
     if (estimate.low is None and estimate.high is None) or estimate.bound is not None:
         return ""
-    # where there is no end, what the metric can be at all is one
+    # a missing end is the end of the metric's range
     ends = (
         metric.low if estimate.low is None else estimate.low,
         metric.high if estimate.high is None else estimate.high,
@@ -33,12 +33,12 @@ def show_interval(metric: Metric, estimate: Estimate) -> str:
     return f"{shown[0]} to {shown[1]}"
 
 
-def cell(metric: Metric, estimate: Estimate, joint: str = " ") -> str:
+def cell(metric: Metric, estimate: Estimate) -> str:
     """Value and interval for a table cell; "-" if there is no value, ∞ if it is infinite."""
     if not has_value(estimate):
         return show(metric, estimate)
     interval = show_interval(metric, estimate).replace(" %", "")  # the unit once is enough
-    return show(metric, estimate) + (f"{joint}({interval})" if interval else "")
+    return show(metric, estimate) + (f" ({interval})" if interval else "")
 
 
 def show_step(metric: Metric, estimate: Estimate) -> str:
@@ -73,5 +73,5 @@ def _form(metric: Metric) -> Callable[[float], str]:
 
 
 def _no_minus(value: float, digits: int) -> float:
-    """0 for what rounds to 0, which would read -0."""
+    """Replace a value that rounds to 0 by 0, as it could read -0."""
     return value if round(value, digits) else 0.0

@@ -1,7 +1,6 @@
-"""Agreement of two arms on the order of items that are ranked by one score each.
+"""Agreement of two arms on one ranking of all items of a task, such as pairs of sentences by similarity.
 
-There a whole task is one ranking (pairs of sentences by their similarity), so nothing is per input and no interval is
-given: two comparisons that share an item are not independent.
+Nothing is per input, and there is no interval, because two comparisons that share an item are not independent.
 """
 
 import math
@@ -20,7 +19,7 @@ class OrderAgreement:
 
     flip: share of the pairs of items with different reference scores whose order is reversed, from 0 to 1.
     kendall_tau, spearman: tau-b and rank correlation of the two arms' scores, from -1 to 1. epsilon, delta_median:
-    largest and median abs(delta), in score units. None where there is nothing to compare.
+    largest and median abs(delta), in score units. Each is None if there is nothing to compare.
     """
 
     flip: float | None

@@ -82,11 +82,11 @@ def _flip_most(evidence: Evidence, *_: Any) -> Floats:
 
 
 def _known(unknown: NDArray[np.bool_]) -> None:
-    """Refuse what the stored ranks do not tell."""
+    """Refuse a figure that the stored ranks do not determine."""
     if unknown.any():
         raise MetricError(
-            f"in {int(unknown.sum()):,} of the inputs all stored ranks of an arm tie for the first place, so more "
-            "items may; measure again and keep more ranks (k)"
+            f"for {int(unknown.sum()):,} of the inputs all stored ranks of an arm tie for the first place, so further "
+            "items may tie too; measure again and keep more ranks (k)"
         )
 
 
@@ -218,7 +218,7 @@ def _s(evidence: Evidence, *_: Any) -> Floats:
 
 
 PERSISTENCE = 0.9
-"""p of rank-biased overlap: the chance that a reader goes on to the next rank."""
+"""p of rank-biased overlap: the probability that a reader goes on to the next rank."""
 
 
 @whole_ranking("rbo", direction="higher", undefined_when="no input has an item", headline=True)
@@ -246,7 +246,7 @@ def _rbo(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
 def _overlap(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
     """Mean share of the reference's top-k that is in the candidate's top-k.
 
-    Of an approximate index (`index.overlap@10`) it is what benchmarks of indexes call recall@k.
+    For an approximate index (`index.overlap@10`) this is the recall@k of index benchmarks.
     """
     before, after = (top.items[:, :cutoff] for top in (evidence.reference_top, evidence.candidate_top))
     there = before >= 0
@@ -264,9 +264,8 @@ def _overlap(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
 def _tau_b(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
     """Mean Kendall's tau-b between the two arms' scores of the reference's top-k items.
 
-    (C - D) / sqrt(U V): of the pairs of items, C are in one order in both arms and D in reversed, U score differently
-    in the one arm and V in the other. An item is compared with the one that stands so many ranks below, for each
-    number of ranks, in all rows at once.
+    (C - D) / sqrt(U V): of the pairs of items, C are in the same order in both arms and D in reversed order, U have
+    different scores in the one arm and V in the other. For each distance in ranks, all pairs are compared at once.
     """
     top = evidence.reference_top
     there = top.items[:, :cutoff] >= 0
@@ -286,6 +285,6 @@ def _tau_b(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
 
 
 def _order(scores: NDArray[np.float32], ranks: int) -> NDArray[np.int8]:
-    """1 where a score is above the one so many ranks below it, -1 where it is under; else 0."""
+    """1 if a score is higher than the one this many ranks below, -1 if it is lower, else 0."""
     above, below = scores[:, :-ranks], scores[:, ranks:]
     return (above > below).astype(np.int8) - (above < below).astype(np.int8)

@@ -1,4 +1,4 @@
-"""Against relevance labels: what each arm scores (as trec_eval defines it), and what became of relevant items."""
+"""Metrics with relevance labels: each arm's quality (as in trec_eval), and relevant items lost and gained."""
 
 import math
 from functools import partial
@@ -19,7 +19,7 @@ _NO_JUDGEMENT = "no input has a judgement"
 
 @once
 def arm_grades(evidence: Evidence, arm: Any, cutoff: int) -> Floats:
-    """Grades of one arm's first ranks, float64 [n_inputs, min(cutoff, depth)]; 0 where not judged or not relevant."""
+    """Grades of one arm's first ranks, float64 [n_inputs, min(cutoff, depth)]; 0 if not judged or not relevant."""
     top = evidence.reference_top if arm == "reference" else evidence.candidate_top
     items = top.items[:, :cutoff]
     judgements = evidence.judgements
@@ -33,16 +33,16 @@ def arm_grades(evidence: Evidence, arm: Any, cutoff: int) -> Floats:
 
 @once
 def _looked_up(evidence: Evidence) -> tuple[NDArray[np.int64], Floats]:
-    """One number per judged (input, item), increasing, so that one binary search finds all; and their grades."""
+    """An increasing number for each judged (input, item), for binary search, and the grades."""
     judgements = evidence.judgements
-    assert judgements is not None  # callers have looked
+    assert judgements is not None  # callers check this
     keys = _rows(evidence) * len(evidence.item_ids) + judgements.items
     order = np.argsort(keys, kind="stable")
     return keys[order], np.maximum(judgements.grades[order], 0).astype(np.float64)
 
 
 def judged(evidence: Evidence) -> NDArray[np.bool_]:
-    """Tell which inputs carry at least one judgement, bool [n_inputs]."""
+    """The inputs with at least one judgement, bool [n_inputs]."""
     if evidence.judgements is None:
         return np.zeros(evidence.n_inputs, dtype=bool)
     return np.diff(evidence.judgements.offsets) > 0
@@ -58,7 +58,7 @@ def relevant_count(evidence: Evidence) -> Floats:
 
 
 def ideal_dcg(evidence: Evidence, discounts: Floats) -> Floats:
-    """DCG of the best possible ranking of everything judged, float64 [n_inputs]."""
+    """DCG of the best possible ranking of all judged items, float64 [n_inputs]."""
     if evidence.judgements is None:
         return np.zeros(evidence.n_inputs)
     rows, grades = _rows(evidence), np.maximum(evidence.judgements.grades, 0)
@@ -72,7 +72,7 @@ def ideal_dcg(evidence: Evidence, discounts: Floats) -> Floats:
 
 def _rows(evidence: Evidence) -> NDArray[np.int64]:
     """The input that each judgement belongs to."""
-    assert evidence.judgements is not None  # callers have looked
+    assert evidence.judgements is not None  # callers check this
     return np.repeat(np.arange(evidence.n_inputs), np.diff(evidence.judgements.offsets))
 
 
@@ -101,7 +101,7 @@ def _recall(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
 @gain("accuracy", kind="rate")
 def _accuracy(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     """Share of inputs whose top-1 is right: the labelled class, or a relevant item."""
-    # of free answers only those given are judged, and both can be wrong
+    # of generated answers only those given are judged, and both can be wrong
     marked = judged(evidence) if evidence.deltas == "none" else relevant_count(evidence) > 0
     return np.where(marked, arm_grades(evidence, arm, 1)[:, 0] > 0, np.nan)
 
@@ -125,7 +125,7 @@ def _ratio(part: Floats, whole: Floats) -> Floats:
 
 
 def _missing(evidence: Evidence, cutoff: int, arm: Any, other: Any) -> Floats:
-    """1.0 where a relevant item of one arm's top-k is not in the other's, else 0.0; NaN where the arm has none."""
+    """1.0 if a relevant item of one arm's top-k is not in the other's, else 0.0; NaN if the arm has none."""
     tops = {"reference": evidence.reference_top, "candidate": evidence.candidate_top}
     gold = arm_grades(evidence, arm, cutoff) > 0
     here, there = tops[arm].items[:, :cutoff], tops[other].items[:, :cutoff]
@@ -151,7 +151,7 @@ def _gold_gained(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
 
 
 def _top_became(before: bool, after: bool, *, of_flips: bool) -> PerInput:
-    """1.0 for flips from a relevant (or not) to a relevant (or not) top-1; a share of flips or of all inputs."""
+    """1.0 for flips from a top-1 of relevance `before` to one of relevance `after`, among flips or all inputs."""
 
     def per_input(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
         flipped = perturbation.flips(evidence)

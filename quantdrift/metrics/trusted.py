@@ -1,6 +1,6 @@
-"""Metrics of what the stability check accepts, and of what it lets through, at a level.
+"""Metrics of the stability check at a level: accepted answers, and changed ones among them.
 
-It is calibrated on half of the inputs (at most 1,000, chosen by a hash of their ids) and measured on the others.
+The check is calibrated on half of the inputs (at most 1,000, chosen by a hash of their ids) and measured on the others.
 Source: paper, section 3 and its table of coverage and violation.
 """
 

@@ -1,11 +1,11 @@
-"""The string that names a pair: what model, and how its candidate is made.
+"""The string that names a pair: a model, and a scheme for its candidate.
 
 SPEC    := MODEL "@" SCHEME                  the last "@" splits
 SCHEME  := BITS { "-" PART } { "+" OPTION }  parts and options in any order, each at most once
-         | "fp" OPTION { OPTION }            weights as they are; options of other stages than of the layers
+         | "fp" OPTION { OPTION }            weights not quantized; no options of the layers
 
-In place of SCHEME, FILE.json { "-" QUANTIZER } { "+" OPTION } takes the widths that `quantdrift allocate` has stored:
-it is short for the scheme that is written there, with +allocation=FILE.json.
+In place of SCHEME, FILE.json { "-" QUANTIZER } { "+" OPTION } uses the widths that `quantdrift allocate` has stored: it
+stands for the scheme in the file, with +allocation=FILE.json.
 
 `MODEL vs MODEL` names a reference and a candidate that is quantized already.
 """
@@ -33,9 +33,9 @@ _WEIGHT = r"[2-7](?:\.[0-9]+)?|8(?:\.0+)?|16(?:\.0+)?(?=A)"
 _BITS = re.compile(rf"W({_WEIGHT})(?:A([4-8]))?")
 _USUAL = re.compile(r"(?:int|i?q|w)?([2-8])(?:[-_]?bits?|_\w+|a16)?", re.IGNORECASE)
 Dtype = Literal["float32", "bfloat16", "float16"]
-"""The number type of a model at full precision."""
+"""The possible number types of a model at full precision."""
 DTYPES: Mapping[str, Dtype] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-"""Short name, as in +dtype=, to that of torch."""
+"""The number types by short name, as in +dtype=."""
 
 
 def _value(alone: str, word: str) -> str:
@@ -44,7 +44,7 @@ def _value(alone: str, word: str) -> str:
 
 @cache
 def known_options() -> Mapping[str, Option]:
-    """Every option by key: those of no stage alone, and those of the stages."""
+    """Every option by key: the shared ones and those of stages."""
     shared = {
         "calib": Option(
             pattern=r"[1-9][0-9]{0,8}|.+\.(txt|jsonl)",
@@ -60,7 +60,7 @@ def known_options() -> Mapping[str, Option]:
 
 @cache
 def _parts() -> Mapping[str, tuple[str, str, Callable[[str], Any]]]:
-    """What a part sets: the sign before it, how it is spelled, and the value of a spelling."""
+    """The fields that parts and options set, each with its sign, its pattern, and a function from spelling to value."""
     return {
         "granularity": ("-", "channel|g[1-9][0-9]{0,8}", lambda word: None if word == "channel" else int(word[1:])),
         "quantizer": ("-", "|".join(QUANTIZERS), str),
@@ -77,7 +77,7 @@ def _parts() -> Mapping[str, tuple[str, str, Callable[[str], Any]]]:
     }
 
 
-_CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"  # line ends, and what UTF-8 cannot hold
+_CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"  # line ends, and code points that UTF-8 cannot encode
 _VERSUS = re.compile(r"(?:^|\s+)vs(?:\s+|$)")
 _NOT_IN_MODEL = re.compile(rf"{_VERSUS.pattern}|[{_CONTROL}]+|^\s+|(?<!\s)\s+\Z")
 _NOT_IN_SCHEME = re.compile(rf"[\s{_CONTROL}]+|@")
@@ -87,7 +87,7 @@ _STORED = re.compile(r"(?P<file>[^+=]+\.json)(?P<rest>(?:-[^+]*)?(?:\+.*)?)")
 
 
 def _stripped(text: str) -> tuple[int, int]:
-    """Find where the text begins and ends without the whitespace around it."""
+    """The start and end of the text without the whitespace around it."""
     end = len(text.rstrip())
     return min(len(text) - len(text.lstrip()), end), end
 
@@ -96,12 +96,12 @@ def _check_model(text: str, start: int, end: int, what: str, like: str) -> None:
     if start >= end:
         raise error_at(text, start, start, f"unknown {what}", like)
     if bad := _NOT_IN_MODEL.search(text[start:end]):
-        expected = f"one {what} on one line, without spaces at its ends; run alone takes two: {_VERSUS_LIKE}"
+        expected = f"one {what} on one line, without spaces at its ends; only run takes two: {_VERSUS_LIKE}"
         raise error_at(text, start + bad.start(), start + bad.end(), "unexpected", expected)
 
 
 def _split(text: str, start: int, end: int) -> int:
-    """Find the "@" of a spec; the model before it is checked."""
+    """Find the "@" of a spec, and check the model before it."""
     at = text.rfind("@", start, end)
     if is_endpoint(text[start:end]):
         name = text[start : end if at < 0 else at]
@@ -114,7 +114,7 @@ def _split(text: str, start: int, end: int) -> int:
 
 
 def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
-    """The fields of the Scheme that text[start:end] spells."""
+    """Parse text[start:end] into the fields of a Scheme."""
     if bad := _NOT_IN_SCHEME.search(text, start, end):
         raise error_at(text, *bad.span(), "unexpected", "a scheme without spaces, control characters and '@'")
     head, *options = text[start:end].split("+")  # first, as a value may hold "-"
@@ -172,7 +172,7 @@ def _options_of(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def is_like_scheme(word: str) -> bool:
-    """Whether a word is meant as a scheme: it begins as one, names an allocation, or is what other tools call one.
+    """Whether a word looks like a scheme: of ours, an allocation's file, or a name that other tools use.
 
     >>> [is_like_scheme(word) for word in ("W99", "int4", "./int4", "minilm")]
     [True, True, False, False]
@@ -181,7 +181,7 @@ def is_like_scheme(word: str) -> bool:
 
 
 def _usual(written: str) -> str:
-    """What the word of another tool may mean: int8, 4bit, nf4, fp8, q4_k_m."""
+    """Suggestions for a name of other tools: int8, 4bit, nf4, fp8, q4_k_m; empty if there are none."""
     meant = []
     if usual := _USUAL.fullmatch(written):
         meant += [f"W{usual[1]} (weights)"]
@@ -197,7 +197,7 @@ def _usual(written: str) -> str:
 
 
 def _check_format(text: str, name: str, values: Mapping[str, Any], where: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse what a number format does not have: another width, another group, a choice between widths."""
+    """Refuse settings that a number format does not have: other widths or groups, a choice between widths."""
     entry = QUANTIZERS[name]
     sizes = ["channel" if size is None else f"g{size}" for size in entry.groups]
     has: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -213,7 +213,7 @@ def _check_format(text: str, name: str, values: Mapping[str, Any], where: Mappin
 
 
 def _check_full(text: str, start: int, end: int, values: Mapping[str, Any]) -> None:
-    """Refuse what quantizes layers beside `fp`, and `fp` alone."""
+    """Refuse `fp` with settings that quantize layers, and `fp` alone."""
     beside = [key for stage in STAGES.values() if stage.kind != "layers" for key in sorted(stage.options)]
     if wrong := next((name for name in values if name not in {*beside, "seed"}), None):
         expected = f"nothing that quantizes layers beside fp; {', '.join(f'+{key}=' for key in beside)} and +seed="
@@ -224,7 +224,7 @@ def _check_full(text: str, start: int, end: int, values: Mapping[str, Any]) -> N
 
 
 def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
-    """Read what the part ("-") or option ("+") `word`, found at `at`, sets, and to what."""
+    """The field and value that a part ("-") or option ("+") at position `at` sets."""
     for what, (lead, pattern, value_of) in _parts().items():
         if lead == sign and re.fullmatch(pattern, word):
             return what, value_of(word)
@@ -243,7 +243,7 @@ def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
 
 
 def _in_one_form(scheme: Scheme) -> Mapping[str, Any]:
-    """The fields of a scheme as they are read: to read back what is written applies every rule of the parser."""
+    """The fields of a scheme in canonical form, by parsing its string, which applies every rule of the parser."""
     text = str(scheme)
     read = _read_scheme(text, 0, len(text))
     given = {name: getattr(scheme, name) for name in read}
@@ -271,13 +271,13 @@ def stages_of(scheme: Scheme) -> tuple[str, ...]:
 
 
 def options_of(scheme: Scheme, *kinds: Kind) -> list[str]:
-    """The options that a scheme names of stages of these kinds, as they are written: "+emb="."""
+    """The options in a scheme that belong to stages of these kinds, as "+emb="."""
     keys = {key for stage in STAGES.values() if stage.kind in kinds for key in stage.options}
     return [f"+{key}=" for key, _ in scheme.options if key in keys]
 
 
 def only(scheme: Scheme, stages: Collection[str]) -> Scheme | None:
-    """The scheme with some of its stages alone; None for none of them.
+    """The scheme with only some of its stages; None if it has none of them.
 
     >>> str(only(parse_scheme("W4A8+emb=int8+index=HNSW32"), {"activations", "index"}))
     'W16A8-g128-rtn+index=HNSW32'
@@ -288,7 +288,7 @@ def only(scheme: Scheme, stages: Collection[str]) -> Scheme | None:
     others = [stage for stage in STAGES.values() if stage.in_waterfall and stage not in kept]
     layers = any(stage.kind == "layers" for stage in kept)
     changed: dict[str, Any] = {name: value for stage in others for name, value in stage.absent_fields.items()}
-    if layers and QUANTIZERS[scheme.quantizer].inputs:  # it rounds activations alone, too
+    if layers and QUANTIZERS[scheme.quantizer].inputs:  # it also rounds activations, without weights
         changed.pop("quantizer", None), changed.pop("group_size", None)
     dropped = {"calib", "seed", *(key for stage in others for key in stage.options)}
     dropped |= set() if layers else {"head", "layers"}
@@ -303,7 +303,7 @@ def only(scheme: Scheme, stages: Collection[str]) -> Scheme | None:
 
 
 def at_width(scheme: Scheme, bits: int) -> Scheme:
-    """The scheme with one width for all layers, and nothing that chooses between widths."""
+    """The scheme with one width for all layers, without criterion and its options."""
     return replace(scheme, weight_bits=float(bits), criterion=None, options=_but(scheme, CHOICE))
 
 
@@ -318,17 +318,17 @@ def _but(scheme: Scheme, keys: Collection[str]) -> tuple[tuple[str, str], ...]:
 class Spec:
     """A model and the scheme of its candidate; its string is canonical, `MODEL@SCHEME`.
 
-    Every spec that exists is valid: `parse(str(spec)) == spec`.
+    Every spec is valid: `parse(str(spec)) == spec`.
 
     >>> str(Spec(model="BAAI/bge-m3", scheme=Scheme(weight_bits=8)))
     'BAAI/bge-m3@W8-g128-rtn'
 
     Attributes:
         model: short name, hub id or folder: one line, not empty, no whitespace at its ends.
-        scheme: how the candidate is made.
+        scheme: the scheme of the candidate.
 
     Raises:
-        SpecError: the values make no spec; `text` is what they would be written as.
+        SpecError: the values make no valid spec; `text` is the string they would have.
     """
 
     model: str
@@ -342,10 +342,10 @@ class Spec:
 
 
 def dtype_named(text: str) -> Dtype:
-    """The number type that an option names: float32, bfloat16 or float16, or fp32, bf16 or fp16.
+    """Read the name of a number type: float32, bfloat16 or float16, or fp32, bf16 or fp16.
 
     Raises:
-        UnknownNameError: it names none of them.
+        UnknownNameError: it is none of them.
     """
     for short, name in DTYPES.items():
         if text.strip().lower() in {short, name}:
@@ -354,13 +354,13 @@ def dtype_named(text: str) -> Dtype:
 
 
 def parse(text: str) -> Spec:
-    """Read `MODEL@SCHEME`; whitespace around it does not count.
+    """Parse `MODEL@SCHEME`, ignoring whitespace around it.
 
     >>> str(parse("minilm@W4"))
     'minilm@W4-g128-rtn'
 
     Raises:
-        SpecError: it is none; its start and end are positions in `text`.
+        SpecError: it is not valid; start and end are positions in `text`.
     """
     start, end = _stripped(text)
     at = _split(text, start, end)
@@ -368,11 +368,11 @@ def parse(text: str) -> Spec:
 
 
 PAIR = "quantdrift:"
-"""Before the spec of a pair, where a harness asks for the name of a model."""
+"""The prefix of a pair's spec where a harness expects the name of a model."""
 
 
 def pair_named(name: str) -> Spec | None:
-    """The pair that the name of a harness's model stands for; None for a model of the harness's own."""
+    """The pair that a harness's model name stands for; None for an ordinary model."""
     if name.startswith(PAIR):
         return parse(name.removeprefix(PAIR))
     if re.search(r"@(W\d|fp\b)", name) and not Path(name).exists():
@@ -381,7 +381,7 @@ def pair_named(name: str) -> Spec | None:
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Read `BITS{-PART}{+OPTION}`, with errors as in `parse`.
+    """Parse `BITS{-PART}{+OPTION}`, with errors as in `parse`.
 
     >>> str(parse_scheme("W3.5-gptq-channel+seed=3+gap+query"))
     'W3.5-channel-gptq+query+gap+seed=3'
@@ -390,7 +390,7 @@ def parse_scheme(text: str) -> Scheme:
 
 
 def _scheme_at(text: str, start: int, end: int) -> Scheme:
-    """The scheme that text[start:end] spells, or that an allocation there was made with."""
+    """Parse text[start:end] as a scheme or as the file of an allocation."""
     stored = _STORED.fullmatch(text[start:end])
     if stored is None:
         return Scheme(**_read_scheme(text, start, end))
@@ -399,8 +399,8 @@ def _scheme_at(text: str, start: int, end: int) -> Scheme:
     try:
         written = scheme_of(stored["file"], stored["rest"])
         return Scheme(**_read_scheme(written, 0, len(written)))
-    except (QuantDriftError, RuntimeError, UnicodeError) as error:  # pathlib's, of a home or letters that are not known
-        expected = f"a file of quantdrift allocate, and behind it what fits: {clean(str(error))}"
+    except (QuantDriftError, RuntimeError, UnicodeError) as error:  # the last two from pathlib
+        expected = f"a file of quantdrift allocate, then parts that fit it: {clean(str(error))}"
         raise error_at(text, start, end, "unusable allocation", expected) from error
 
 
@@ -415,14 +415,14 @@ _ENDPOINT_LIKE = "openai:URL#MODEL without spaces and parameters, e.g. openai:ht
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A model on a server that answers OpenAI's requests for embeddings.
+    """A model on a server with OpenAI's API for embeddings.
 
     >>> str(read_endpoint("openai:HTTP://LocalHost:80/v1/#org/model"))
     'openai:http://localhost/v1#org/model'
 
     Attributes:
         url: base address, canonical.
-        model: what the server calls the model.
+        model: the server's name of the model.
     """
 
     url: str
@@ -430,12 +430,12 @@ class Endpoint:
 
     @property
     def embeddings(self) -> str:
-        """The address that embeds."""
+        """The URL for embeddings."""
         return self.url if self.url.endswith(_PATH) else self.url + _PATH
 
     @property
     def host(self) -> str:
-        """The host without its port."""
+        """The host without port."""
         return urlsplit(self.url).hostname or ""
 
     def __str__(self) -> str:
@@ -443,18 +443,18 @@ class Endpoint:
 
 
 def is_endpoint(name: str) -> bool:
-    """Whether a name means a model on a server."""
+    """Whether a name is that of a model on a server."""
     return name[: len(_PREFIX)].lower() == _PREFIX
 
 
 def read_endpoint(name: str, *, text: str | None = None, start: int = 0) -> Endpoint:
-    """Read `openai:URL#MODEL`, which may stand at `start` in a longer text that errors point into."""
+    """Parse `openai:URL#MODEL`, which may be at `start` of a longer text that errors refer to."""
     from pydantic import AnyUrl  # noqa: PLC0415 -- a tenth of a second that only servers cost
 
     if _SECRET.search(name):
         message = (
-            "the URL of a server holds a user or a password, which would end up in results: expected a URL without; "
-            "the key of a server is taken from OPENAI_API_KEY"
+            "the URL of a server contains a user or a password, which would end up in results: expected a URL without "
+            "them; the key of a server is taken from OPENAI_API_KEY"
         )
         raise SpecError(message, text="", start=0, end=0)  # the text is not shown again
     try:
@@ -477,7 +477,7 @@ def read_endpoint(name: str, *, text: str | None = None, start: int = 0) -> Endp
 class Versus:
     """Two models; its string is canonical, `REFERENCE vs CANDIDATE`.
 
-    Every one that exists is valid: `parse_pair(str(versus)) == versus`.
+    Every pair is valid: `parse_pair(str(versus)) == versus`.
 
     >>> str(Versus(reference="minilm", candidate="./minilm-gptq"))
     'minilm vs ./minilm-gptq'
@@ -488,7 +488,7 @@ class Versus:
         candidate: likewise, or a GGUF file.
 
     Raises:
-        SpecError: the values make no such pair; `text` is what they would be written as.
+        SpecError: the values make no valid pair; `text` is the string they would have.
     """
 
     reference: str
@@ -501,12 +501,12 @@ class Versus:
 
     @property
     def model(self) -> str:
-        """The reference: what a run is of."""
+        """The reference, as a `Spec` has it."""
         return self.reference
 
     @property
     def on_server(self) -> bool:
-        """Whether one of the two is a model on a server."""
+        """Whether one of the two models is on a server."""
         return is_endpoint(self.reference) or is_endpoint(self.candidate)
 
     def __str__(self) -> str:
@@ -514,7 +514,7 @@ class Versus:
 
 
 def parse_pair(text: str) -> Spec | Versus:
-    """Read `MODEL@SCHEME` or `REFERENCE vs CANDIDATE`; whitespace around it does not count.
+    """Parse `MODEL@SCHEME` or `REFERENCE vs CANDIDATE`, ignoring whitespace around it.
 
     >>> parse_pair("minilm vs ./minilm-gptq")
     Versus(reference='minilm', candidate='./minilm-gptq')
@@ -528,7 +528,7 @@ def parse_pair(text: str) -> Spec | Versus:
 
 
 def _side(text: str, start: int, end: int, what: str) -> str:
-    """One of two models, as it is written down: that of a server in its one form, others as they are."""
+    """Check one of two models; return that of a server in canonical form, others unchanged."""
     name = text[start:end]
     _check_model(text, start, end, what, _VERSUS_LIKE)
     if scheme := re.search(r"@W[0-9][^@]*\Z", name):
@@ -537,25 +537,25 @@ def _side(text: str, start: int, end: int, what: str) -> str:
     return str(read_endpoint(name, text=text, start=start)) if _ON_SERVER.match(name) else name
 
 
-# --- widths that a criterion chooses --------------------------------------------------------------
+# --- calibration and the choice of widths ---------------------------------------------------------
 
 
 def chooses(scheme: Scheme) -> bool:
-    """Whether widths are to be chosen anew, rather than one for all or those of a file."""
+    """Whether a criterion has to choose widths; not with one width for all layers or with those of a file."""
     return scheme.criterion is not None and scheme.option("allocation") is None
 
 
 def needs_inputs(criterion: str | None) -> bool:
-    """Whether a criterion looks at calibration inputs: queries of a search, train inputs of classes."""
+    """Whether a criterion needs calibration inputs: queries of a search, or train inputs of classes."""
     return criterion is not None and criterion.startswith(("gap", "activation"))
 
 
 def calibrates(scheme: Scheme) -> bool:
-    """Whether the candidate is made on calibration documents."""
+    """Whether the candidate needs calibration documents."""
     by_quantizer = QUANTIZERS[scheme.quantizer].calibrated and scheme.weight_bits != FULL_BITS
     return by_quantizer or any(stage.calibrates(scheme) for stage in STAGES.values())
 
 
 def draws(scheme: Scheme) -> bool:
-    """Whether `+seed=` changes the candidate: documents, queries or an order of layers are drawn for it."""
+    """Whether `+seed=` changes the candidate, because documents, queries or an order of layers are drawn."""
     return calibrates(scheme) or (chooses(scheme) and (needs_inputs(scheme.criterion) or scheme.criterion == "random"))

@@ -69,4 +69,4 @@ def test_a_finished_evaluation_is_not_thrown_away() -> None:
     keys = drift_keys(cut, [parse_metric("ndcg@3"), parse_metric("flip@1")], warn=warnings.append)
     assert keys["drift_ndcg_at_3"] is None
     assert (keys["drift_flip_at_1"], len(warnings)) == (0.5, 1)
-    assert "keeps 3 ranks" in warnings[0]
+    assert "keep 3 ranks" in warnings[0]

@@ -192,7 +192,7 @@ def test_ties_beyond_the_stored_ranks_are_not_guessed() -> None:
 
 def test_a_cut_off_beyond_what_was_stored() -> None:
     cut = evidence_of(REFERENCE, CANDIDATE, k=3, qrels=QRELS)
-    with pytest.raises(MetricError, match=r"ndcg@10 .* stored 3; .*keeps 4"):
+    with pytest.raises(MetricError, match=r"ndcg@10 .* stored 3; .*keep 4"):
         value("ndcg@10", cut)
     with pytest.raises(MetricError, match="gold_lost@4"):
         value("gold_lost@4", cut)
@@ -221,7 +221,7 @@ def test_what_lies_below_the_stored_ranks_is_not_guessed() -> None:
     assert parse_metric("contenders").per_input(cut).tolist() == [0, INFINITE, INFINITE]
     reason = parse_metric("contenders")(cut).to_json()["reason"]
     assert reason == "+infinity: more contenders than stored ranks; measure again and keep more (k)"
-    with pytest.raises(MetricError, match=r"cut_separation@2 .*keeps 3"):
+    with pytest.raises(MetricError, match=r"cut_separation@2 .*keep 3"):
         parse_metric("cut_separation@2")(cut)
     assert parse_metric("set_kept@2")(cut).value == pytest.approx(2 / 3)
 
@@ -246,7 +246,7 @@ def test_one_stored_rank_tells_no_gap() -> None:
     assert parse_metric("epsilon")(shallow).value == 2
     assert parse_metric("S").per_input(shallow).tolist() == [1 - 0, 0 - -2, 2 - -3]
     defaults = measure(shallow)
-    assert "keeps 2 ranks (k)" in str(defaults["separation"].reason)
+    assert "keep 2 ranks (k)" in str(defaults["separation"].reason)
     assert defaults["gold_lost@1"].value is not None
 
 
