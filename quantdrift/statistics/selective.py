@@ -37,7 +37,9 @@ def least_inputs(alpha: float, confidence: float = CONFIDENCE, *, changed: int =
     enough = changed + 1
     while at_most(changed, enough, alpha) > 1 - confidence:
         enough *= 2
-    return bisect_left(range(enough), True, key=lambda n: n > changed and at_most(changed, n, alpha) <= 1 - confidence)
+    return bisect_left(
+        range(enough), True, key=lambda n: n > changed and bool(at_most(changed, n, alpha) <= 1 - confidence)
+    )
 
 
 def selective_threshold(

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from quantdrift.builtin.onnx.saving import export_graph
 from sentence_transformers import CrossEncoder
 from torch import nn
 from transformers import BertForSequenceClassification
 
 from integration.models import onnx_samples as samples
+from quantdrift.builtin.onnx.saving import export_graph
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.runs.folder import read_run
 from support.beir_folder import numbered, write_beir_folder

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from quantdrift.builtin.onnx.saving import States, export_graph, save_graph
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers import BertModel
@@ -16,6 +15,7 @@ from transformers import BertModel
 from integration.models import onnx_samples as samples
 from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.builtin.onnx.graph import OnnxGraph, read_graph
+from quantdrift.builtin.onnx.saving import States, export_graph, save_graph
 from quantdrift.builtin.sentence.work import SentenceEncoder, load_encoder
 from quantdrift.candidate.checkpoint import StoredCandidate, load_checkpoint
 from quantdrift.models.bits import BitsReport

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from quantdrift.builtin.onnx.saving import pack
 from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError, SpecError, UnsupportedError
 from quantdrift.base.registry import imported
 from quantdrift.builtin.formats.floats import e2m1, e4m3
+from quantdrift.builtin.onnx.saving import pack
 from quantdrift.candidate.calibration.candidate import LayerStore
 from quantdrift.candidate.calibration.in_order import LayerCandidate
 from quantdrift.candidate.pair import QuantizedPair
