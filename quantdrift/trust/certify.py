@@ -51,7 +51,6 @@ class Certificate:
             bounds in the mean of a joint guarantee. Undefined likewise.
         violation: share of the *accepted* inputs whose top-1 changed, which the level bounds of a conditional
             guarantee; undefined if no split accepts any.
-        exceeded: share of the splits in which that is above the level, by the tested inputs; undefined likewise.
         threshold: median over the splits, +inf if it accepts nothing, -inf if everything.
     """
 
@@ -61,7 +60,6 @@ class Certificate:
     coverage: Share
     joint_violation: Share
     violation: Share
-    exceeded: Share
     threshold: float
 
 
@@ -154,7 +152,6 @@ def _summed_up(
     """Sum up the thresholds, coverages and joint violations of all splits, [n_splits, 3]."""
     thresholds, coverage, joint = tries.T
     some = coverage > 0
-    of_accepted = joint[some] / coverage[some]
     nothing = few or (None if some.any() else "no split accepts any input")
     return Certificate(
         guarantee=guarantee,
@@ -162,8 +159,7 @@ def _summed_up(
         alpha=alpha,
         coverage=share_of(coverage, few),
         joint_violation=share_of(joint, few),
-        violation=share_of(of_accepted, nothing),
-        exceeded=share_of((of_accepted > alpha).astype(np.float64), nothing),
+        violation=share_of(joint[some] / coverage[some], nothing),
         threshold=float(np.median(thresholds)),
     )
 
