@@ -1,8 +1,8 @@
-"""The common part of the harness plugins: the two arms of one model, run on the same inputs with the same draws.
+"""The common part of the harness plugins: both arms of one model run on the same inputs with the same random draws.
 
-A harness hands its model to a plugin, which makes `Arms` of it. Both arms are searched with here: by embedding once
-and streaming the scores (`search_embedded`), or by two whole searches that score the same items (`search_lists`).
-What came out is an `Outcome`, of which a plugin makes the harness's results and a run folder.
+A plugin makes `Arms` of a harness's model. Both arms search here: by embedding both sides and streaming the scores
+(`search_embedded`), or by two whole searches that score the same items (`search_lists`). The plugin turns the `Outcome`
+into the harness's results and a run folder.
 """
 
 import copy
@@ -19,11 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.asking.measure import measure
-from quantdrift.asking.run import describe_run
+from quantdrift.asking.run import describe_run, measure
 from quantdrift.base.display import clean, complain
 from quantdrift.base.errors import DataError, UnsupportedError
-from quantdrift.base.progress import Progress, Silent, Terminal
+from quantdrift.base.progress import Progress
 from quantdrift.builtin.cross_encoder.work import raw_scores
 from quantdrift.candidate.calibration.sample import draw_sample
 from quantdrift.candidate.pair import Arm, QuantizedPair
@@ -49,16 +48,16 @@ from quantdrift.scoring.similarity import Similarity, prepare, scores_from_produ
 from quantdrift.scoring.streamed import score_ragged
 
 DEPTH = 200
-"""Ranks kept in the evidence; harnesses themselves ask for more."""
+"""Ranks kept in the evidence; harnesses themselves rank more."""
 PROBE = 2
-"""Inputs that are run once with an eye on which layers they reach."""
+"""Inputs that are run once to see which layers they reach."""
 
 Results = dict[str, dict[str, float]]
 """Query id to item id to score, as harnesses have them."""
 
 
 def weights_of(model: Any, scheme: Scheme, name: str) -> QuantizedPair:
-    """The reference and candidate weights of a harness's model."""
+    """Return the reference and candidate weights of a harness's model."""
     modules = modules_of(model)
     if not modules:
         raise UnsupportedError(
@@ -70,7 +69,7 @@ def weights_of(model: Any, scheme: Scheme, name: str) -> QuantizedPair:
 
 
 def refuse_without_search(pair: QuantizedPair, why: str, *, named: str) -> None:
-    """Refuse a pair that needs a search over embeddings where, as `why` says, there is none."""
+    """Refuse a scheme that needs a search over embeddings; `why` says that there is none."""
     refuse_deployment(pair.scheme, why)
     refuse_batches(pair.scheme, "here the harness makes the batches")
     if pair.query_only:
@@ -83,17 +82,17 @@ def refuse_without_search(pair: QuantizedPair, why: str, *, named: str) -> None:
 
 
 class Arms:
-    """The weights of a harness's model, of which one arm answers at a time: the candidate unless told otherwise."""
+    """The weights of a harness's model, with one arm in place at a time; by default the candidate."""
 
     def __init__(self, pair: QuantizedPair) -> None:
         self.pair = pair
         self.arm: Arm = "candidate"
-        self.session = False  # whether the arms are being compared
+        self.session = False  # whether the arms are compared now
         self._candidate: ExitStack | None = None
 
     @contextmanager
     def answering(self, arm: Arm) -> Iterator[None]:
-        """Inside, this arm answers; afterwards the reference's weights are in place."""
+        """Let an arm answer; afterwards the reference's weights are in place."""
         before = self.arm, self.session
         self.restore()
         self.arm, self.session = arm, True
@@ -104,7 +103,7 @@ class Arms:
             self.arm, self.session = before
 
     def put_in_place(self, *, indexed: bool = False) -> None:
-        """Put in place the weights that the arm has for queries, or for what is indexed."""
+        """Put in place the arm's weights for queries, or for indexed documents."""
         if self.arm == "reference" or (indexed and self.pair.query_only):
             self.restore()
         elif self._candidate is None:
@@ -113,7 +112,7 @@ class Arms:
                 self._candidate = stack.pop_all()
 
     def restore(self) -> None:
-        """Put the reference's weights back, where others are in place."""
+        """Put the reference's weights back."""
         if self._candidate is not None:
             self._candidate.close()
             self._candidate = None
@@ -125,10 +124,10 @@ class Outcome(Measured):
 
     Attributes:
         state: the scores of all inputs; None where the harness keeps them.
-        settings: how it was measured.
-        read_as: how the scores were had, for the record.
-        n_items: how many items each input ranks.
-        results: of either arm, as the harness has them; made anew at each call, for harnesses change what they get.
+        settings: settings of the measurement.
+        read_as: origin of the scores, for the record.
+        n_items: number of items that each input ranks.
+        results: an arm's results in the harness's form, made anew at each call, as harnesses change them.
     """
 
     state: Any = None
@@ -139,7 +138,7 @@ class Outcome(Measured):
 
     @classmethod
     def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **more: Any) -> Self:
-        """Make an outcome without the inputs that layers were measured on; the reference's weights are in place."""
+        """Return an outcome without the inputs that layers were calibrated on; the reference's weights are in place."""
         rest = not_calibrated_on(pair, evidence.input_ids.tolist(), dataset)
         left_out = evidence.n_inputs - len(rest)
         part = evidence.part(rest) if left_out else evidence
@@ -148,7 +147,7 @@ class Outcome(Measured):
     def record(
         self, spec: Any, pair: QuantizedPair, *, data: Mapping[str, Any], model: Mapping[str, Any], started: str
     ) -> dict[str, Any]:
-        """Return the record of it, as run.json has it."""
+        """Return the record for run.json."""
         size = {"n_queries": self.evidence.n_inputs + self.left_out, "n_documents": self.n_items}
         return describe_run(
             spec,
@@ -162,36 +161,36 @@ class Outcome(Measured):
         )
 
 
-# --- what runs ------------------------------------------------------------------------------------
+# --- sides of a harness's data ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Rows of a harness's own data, known by their numbers, and what runs some of them in batches of a size."""
+    """Rows of a harness's data, by number, and the function that runs rows in batches of a size."""
 
     inputs: Inputs
     run: Callable[[Rows, int], Any]
 
     @classmethod
     def of(cls, role: str, ids: Sequence[str], run: Callable[[Rows, int], Any], key: Any, lengths: Any = None) -> Self:
-        """A side; `key` is all that decides what comes out beside weights, None if that cannot be told."""
+        """Make a side; `key` is all that decides outputs beside weights, None if unknown."""
         lengths = None if lengths is None else np.array(lengths, dtype=np.int64)
         return cls(Inputs(role=role, ids=ids, items=range(len(ids)), digest=key, lengths=lengths), run)
 
 
 class Sides:
-    """A harness's model as an encoder of rows: each role has its own side."""
+    """A harness's model as an encoder of rows, with a side for each role."""
 
     def __init__(self, sides: Sequence[Side]) -> None:
         self._sides = {side.inputs.role: side for side in sides}
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
-        """Encode rows, by their numbers."""
+        """Encode rows by number."""
         vectors: Vectors = self._sides[role].run(np.array(list(items), dtype=np.int64), batch_size)
         return vectors
 
     def key(self, role: str) -> Mapping[str, Any]:
-        """Nothing, as what is known of the model stands in the inputs' digest."""
+        """Return nothing: the inputs' digest describes the model."""
         del role
         return {}
 
@@ -214,10 +213,10 @@ def search_embedded(
     dataset: str | None = None,
     read: Callable[[Search], Search] = lambda search: search,
 ) -> Outcome:
-    """Embed both sides with both arms and stream the scores; `two_towers` calibrates one on queries.
+    """Embed both sides with both arms and stream the scores; with `two_towers` one is calibrated on queries.
 
-    Documents of the query's own id do not count where a harness `leaves_out` them, whose name that is. `read` gives
-    the search that outputs of another kind than vectors take.
+    `leaves_out` names a harness that leaves out documents of the query's own id; "" counts them. `read` adapts the
+    search to outputs other than one vector an input.
     """
     settings = Settings(k=max(DEPTH, top_k), batch_size=batch_size)
     ids = queries.inputs.ids, documents.inputs.ids
@@ -247,7 +246,7 @@ def search_embedded(
             listed = ranked[query] = {}
             for place, score in zip(positions, scores, strict=True):
                 if place >= 0:
-                    # of documents that share an id the best counts
+                    # of documents with the same id the best counts
                     listed.setdefault(documents.inputs.ids[place], score)
         return ranked
 
@@ -267,7 +266,6 @@ def search_lists(
     *,
     shortlists: Mapping[str, Collection[str]],
     item_ids: Sequence[str],
-    scorers: Sequence[Any],
     harness: str,
     skip_same_id: bool,
     settings: Settings,
@@ -276,17 +274,17 @@ def search_lists(
     what: str = "search",
     dataset: str | None = None,
 ) -> Outcome:
-    """Search or rerank once per arm; both arms score the same items of a query.
+    """Search or rerank once per arm, where both arms score the same items of a query.
 
-    `run` does so as the harness would, `score` some items of some queries in batches of a size. A cross-encoder gives
-    raw scores meanwhile; the results are as it gives them otherwise.
+    `run` searches as the harness does; `score` scores some items of some queries in batches of a size. A cross-encoder
+    gives raw scores during the comparison; the results have its activation.
     """
     filled = ((query, names) for query, names in shortlists.items() if names)
     probe = {query: [*islice(names, PROBE)] for query, names in islice(filled, PROBE)}
     if not probe:
         raise DataError("nothing to rank: the shortlists hold no document")
     clock = [time.perf_counter()]
-    with raw_scores(scorers, harness) as activated:
+    with raw_scores(arms.pair.modules, harness) as activated:
         with arms.answering("reference"):
             with arms.pair.observed():
                 score(probe, PROBE)
@@ -343,7 +341,7 @@ def search_lists(
 
 
 def _on_same_ids(n: int, harness: str) -> tuple[str, ...]:
-    """Tell that documents of the query's own id do not count."""
+    """Note that documents of the query's own id do not count."""
     who = "1 query has" if n == 1 else f"{n:,} queries have"
     return (f"{who} the id of a document, which {harness} leaves out",) if n else ()
 
@@ -360,7 +358,7 @@ def calibrate(
     groups: NDArray[np.int64] | None = None,
     source: str = "corpus",
 ) -> None:
-    """Make the candidate ready, where that takes inputs; `source` says where they are from, where that is no file."""
+    """Calibrate the candidate if its scheme needs that; `source` names the origin of the inputs."""
     if pair.needs_calibration:
         side = inputs()
         sample = draw_sample(Sides([side]), [side.inputs], pair.scheme, batch_size, groups=groups, source=source)
@@ -368,15 +366,15 @@ def calibrate(
 
 
 def runs(run: Callable[[list[int], int], Any], n: int, *, key: Any, lengths: Sequence[int] | None = None) -> Side:
-    """Rows that are run for what layers see of them."""
+    """Return a side whose rows are run to calibrate layers on their inputs."""
     return Side.of("document", list(map(str, range(n))), lambda rows, size: run(rows.tolist(), size), key, lengths)
 
 
-# --- what goes on around an evaluation ------------------------------------------------------------
+# --- around an evaluation ---------------------------------------------------------------------------
 
 
 def as_vectors(embeddings: Any) -> Vectors:
-    """Return the embeddings that a harness's model made as float32 [n, dim]."""
+    """Return embeddings of a harness's model as float32 [n, dim]."""
     if isinstance(embeddings, list) and embeddings and isinstance(embeddings[0], Tensor):
         embeddings = torch.stack(embeddings)
     if isinstance(embeddings, Tensor):
@@ -384,13 +382,8 @@ def as_vectors(embeddings: Any) -> Vectors:
     return np.asarray(embeddings, dtype=np.float32)
 
 
-def progress_if(shown: bool) -> Progress:
-    """Progress on standard error, or none."""
-    return Terminal() if shown else Silent()
-
-
 def remembered(holder: Any = None, *names: str) -> Callable[[], None]:
-    """Return a function that puts every random generator back to where it is, so that both arms see the same draws."""
+    """Return a function that restores the present state of every random generator, so both arms see the same draws."""
     states = {name: copy.deepcopy(getattr(holder, name)) for name in names if hasattr(holder, name)}
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
@@ -409,30 +402,30 @@ def remembered(holder: Any = None, *names: str) -> Callable[[], None]:
 
 @contextmanager
 def carefully(place: str) -> Iterator[None]:
-    """Inside, what goes wrong costs the drift of this place and not the evaluation; one line says why."""
+    """Turn an error into one line, so that it costs the drift of this place and not the evaluation."""
     try:
         yield
-    except Exception as error:  # whatever it is: the evaluation itself went well
+    except Exception as error:  # whatever the error, the evaluation itself went well
         complain(clean(f"no drift is measured on {place}: {str(error) or type(error).__name__}"))
 
 
 def summary(flip: float | None, floor: float | None, n: int) -> str:
-    """Say in a line how many inputs have another top-1; the rest is in the harness's result."""
+    """Return a line with the share of top-1 changes; the rest is in the harness's result."""
     share = "an undefined share" if flip is None else f"{100 * flip:.1f} %"
     noise = "" if floor is None else f" (noise floor {100 * floor:.1f} %)"
     return f"another top-1 for {share} of {n:,} inputs{noise}"
 
 
-# --- the similarity that a score function is --------------------------------------------------------
+# --- the similarity of a score function -------------------------------------------------------------
 
 _LONGEST = 16_384
-"""As long as the embeddings of no model: a cosine of the first 256 numbers is not the cosine."""
+"""Longer than any model's embeddings: a cosine of the first 256 numbers is not the cosine."""
 _MIXED = ((0.9, 0, 0), (0, 0.4, 0.1), (0.3, 0, -0.5), (0, -0.8, 0), (-0.1, 0.7, 0.6))
-"""How much the vectors that are asked about have of one another: a sine or a part of the cosine is not the cosine."""
+"""Weights that mix the left vectors into the right ones: a sine, or a part of the cosine, is not the cosine."""
 
 
 def similarity_of(score: Callable[[Any, Any], Any], dimension: int | None = None) -> Similarity | None:
-    """The similarity that a score function is, found by asking it; what it is called can mislead."""
+    """Identify the similarity of a score function by calling it, as its name can mislead."""
     similarities = {_at(score, length) for length in {_LONGEST, dimension or _LONGEST}}
     return similarities.pop() if len(similarities) == 1 else None
 
@@ -446,7 +439,7 @@ def _at(score: Callable[[Any, Any], Any], dimension: int) -> Similarity | None:
     )
     try:
         theirs = torch.as_tensor(score(left.clone(), right.clone())).detach().float().cpu()
-    except Exception:  # code of the user; the harness itself runs it on what it is for
+    except Exception:  # code of the user, which the harness runs on its own inputs
         return None
     for similarity in Similarity:
         ours = torch.empty(len(left), len(right))

@@ -1,7 +1,6 @@
-"""The changes in beir when quantdrift_beir is imported: three functions are wrapped.
+"""Wraps three functions of beir when quantdrift_beir is imported.
 
-Models and results that are not a pair's go through untouched. Whoever imports quantdrift_beir wants it to work, so a
-beir that does not look as expected is an error.
+Models and results other than a pair's are not affected. A beir that does not look as expected is an error.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from quantdrift_beir.results import evaluate_custom
 
 
 def wrap_beir() -> None:
-    """Wrap what beir searches, reranks and judges with; what is wrapped already stays."""
+    """Wrap beir's search, reranking and evaluation, once."""
     searched = ("corpus", "queries", "top_k", "score_function")
     judged = ("qrels", "results", "k_values", "metric")
     try:
@@ -35,7 +34,7 @@ def wrap_beir() -> None:
 
 
 def _if_pair(ours: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that is ours where the object holds a pair."""
+    """Return a method that calls ours if the object holds a pair."""
 
     def method(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
         pair = held_pair(self)

@@ -1,4 +1,4 @@
-"""A model of beir's that answers as one of its two arms; beir's exact search and its reranking, by both of them."""
+"""A model of beir's that answers as one of its arms, and beir's exact search and reranking by both."""
 
 import functools
 import json
@@ -13,6 +13,7 @@ from torch import nn
 
 from quantdrift import harness
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.progress import progress_bars
 from quantdrift.builtin.cross_encoder.work import activation_of
 from quantdrift.builtin.sentence.work import reading_digest, tokenizer_digest
 from quantdrift.candidate.calibration.sample import calibration_texts
@@ -31,28 +32,28 @@ from quantdrift_beir.results import PairedResults, paired_results
 Original = Callable[..., Any]
 
 _ANSWERS = frozenset({"encode", "encode_corpus", "encode_queries", "predict"})
-"""Methods of beir's models that go through the weights of the present arm."""
+"""Methods of beir's models that use the weights of the present arm."""
 
 _COPIES = frozenset({"encode_corpus_parallel", "start_multi_process_pool"})
-"""Methods that would send the model to other processes."""
+"""Methods that would copy the model to other processes."""
 
 _SETTINGS = ("default_prompt_name", "max_seq_length", "prompts", "truncate_dim")
-"""Attributes of a torch module, beside its weights and structure, that decide its embeddings."""
+"""Attributes of a torch module that decide embeddings beside weights and structure."""
 _KNOWN = {"quantdrift", "sentence_transformers", "torch", "transformers"}
-"""Packages whose modules do what their structure says."""
+"""Packages whose modules are determined by their structure."""
 
 
 class QuantizedPair:
-    """A model of beir's and its quantized candidate, in place of the model.
+    """A model of beir's and its quantized candidate, used in place of the model.
 
-    beir's exact search and its reranking measure both arms of it. Asked directly, it answers as the candidate.
-    Everything else about it is the model's own.
+    beir's exact search and its reranking measure both arms. Called directly, it answers as the candidate. All other
+    attributes are those of the model.
 
     Attributes:
         base: beir's own model object, at full precision between calls.
         pair: its reference and candidate weights.
-        arms: which of them answers.
-        spec: name of the model, and the scheme.
+        arms: chooses the arm that answers.
+        spec: the model's name and the scheme.
     """
 
     is_quantdrift_pair = True
@@ -63,13 +64,13 @@ class QuantizedPair:
     spec: Spec
 
     def __init__(self, model: Any, scheme: str | Scheme, *, name: str | None = None) -> None:
-        """Find the model's layers and check that the scheme can be made.
+        """Find the model's layers and check the scheme.
 
         Args:
             model: a model of beir's (SentenceBERT, HuggingFace, CrossEncoder, ...), or anything with its methods that
                 holds torch modules.
             scheme: how the candidate is made, e.g. "W4-rtn".
-            name: of the model, for messages and records; what its config says if not given.
+            name: name of the model in messages and records; by default that in its config.
 
         Raises:
             QuantDriftError: the scheme cannot be read or made, or the model has nothing to quantize.
@@ -78,13 +79,13 @@ class QuantizedPair:
             raise UnsupportedError(f"this model is a pair already ({model.spec}); wrap the model itself, once")
         made = scheme if isinstance(scheme, Scheme) else parse_scheme(scheme)
         methods_of(made)
-        calibration_texts(made)  # a file that is not there is better known now
+        calibration_texts(made)  # a missing file is refused now
         shown = name or name_in_config(modules_of(model)) or type(model).__name__
         weights = harness.weights_of(model, made, shown)
         vars(self).update(base=model, pair=weights, arms=harness.Arms(weights), spec=Spec(model=shown, scheme=made))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "base" not in vars(self):  # half made, as copies are
+        if name.startswith("__") or "base" not in vars(self):  # not initialized yet, as in copies
             raise AttributeError(name)
         if name in _COPIES:
             raise UnsupportedError(
@@ -117,7 +118,7 @@ class QuantizedPair:
 
 
 def held_pair(holder: object) -> QuantizedPair | None:
-    """The pair that an object of beir's keeps in one of its attributes; None if it keeps none."""
+    """Return the pair in one of an object's attributes, if any."""
     values = getattr(holder, "__dict__", {}).values()
     return next((value for value in values if isinstance(value, QuantizedPair)), None)
 
@@ -126,10 +127,10 @@ def held_pair(holder: object) -> QuantizedPair | None:
 
 
 def search_both(original: Original, searcher: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> Any:
-    """DenseRetrievalExactSearch.search, measured for both arms by embedding and streaming."""
+    """Do DenseRetrievalExactSearch.search with both arms, by streamed embeddings."""
     name = given["score_function"]
     score = searcher.score_functions.get(name)
-    if score is None:  # beir says so
+    if score is None:  # beir raises its own error
         return original(searcher, **given)
     similarity = harness.similarity_of(score)
     if similarity is None:
@@ -152,7 +153,7 @@ def search_both(original: Original, searcher: Any, pair: QuantizedPair, given: M
         similarity=similarity,
         top_k=int(given["top_k"]),
         batch_size=int(searcher.batch_size),
-        progress=harness.progress_if(shown),
+        progress=progress_bars(quiet=not shown),
         leaves_out="beir",
         calibration=calibration,
     )
@@ -166,7 +167,7 @@ def search_both(original: Original, searcher: Any, pair: QuantizedPair, given: M
 
 
 def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> PairedResults:
-    """Rerank.rerank, with both arms on the same pairs of query and document."""
+    """Do Rerank.rerank with both arms on the same pairs of query and document."""
     why = "a cross-encoder reads query and document together"
     harness.refuse_without_search(pair.pair, why, named='QuantizedPair(model, "allocation.json")')
     corpus, queries, shortlists = given["corpus"], given["queries"], given["results"]
@@ -193,14 +194,13 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
         score,
         shortlists=shortlists,
         item_ids=list(corpus),
-        scorers=pair.pair.modules,
         harness="beir",
         skip_same_id=True,
         settings=Settings(k=harness.DEPTH, batch_size=size),
         read_as=read_as,
         what="reranking",
         calibrate=lambda: harness.calibrate(
-            pair.pair, lambda: _asked_for(pair, corpus), batch_size=size, progress=harness.progress_if(True)
+            pair.pair, lambda: _asked_for(pair, corpus), batch_size=size, progress=progress_bars(quiet=False)
         ),
     )
     lists = {query: sorted(scores.keys() - {query}) for query, scores in outcome.results("reference").items()}
@@ -215,7 +215,7 @@ def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: M
 
 
 def _asked_for(pair: QuantizedPair, corpus: Mapping[str, Any]) -> harness.Side:
-    """Documents that are each asked for by their own first words: no query is ever used."""
+    """Return documents, each with its first words as its query: real queries are never used."""
     texts = calibration_texts(pair.spec.scheme) or [_text(document) for document in corpus.values()]
 
     def run(rows: list[int], batch_size: int) -> None:
@@ -235,7 +235,7 @@ def _text(document: Mapping[str, str]) -> str:
 
 
 def inputs_of(pair: QuantizedPair, role: str, contents: Mapping[str, Any], options: Mapping[str, Any]) -> harness.Side:
-    """The queries or the documents of a search, embedded by the weights that are in place."""
+    """Return the queries or the documents of a search, embedded by the weights in place."""
     items, base = list(contents.values()), pair.base
     embed = base.encode_queries if role == "query" else base.encode_corpus
 
@@ -244,7 +244,7 @@ def inputs_of(pair: QuantizedPair, role: str, contents: Mapping[str, Any], optio
         return harness.as_vectors(embed(part, batch_size=batch_size, show_progress_bar=False, **options))
 
     texts = items
-    if role != "query":  # what the model reads, as in quantdrift run: then both share batches and agree exactly
+    if role != "query":  # the texts as quantdrift run joins them: the same batches, so the same figures exactly
         sep = getattr(base, "sep", " ")
         texts = [f"{item.get('title') or ''}{sep}{item.get('text') or ''}".strip() for item in items]
     key = key_of_texts(pair, items, encode=dict(options))
@@ -252,13 +252,13 @@ def inputs_of(pair: QuantizedPair, role: str, contents: Mapping[str, Any], optio
 
 
 def digest_of_data(queries: Mapping[str, Any], corpus: Mapping[str, Any]) -> str:
-    """A digest of ids and contents of both sides."""
+    """Return the digest of ids and contents of both sides."""
     parts = (part for side in (queries, corpus) for part in (list(side), side.values()))
     return digest_of(text for part in parts for text in ("\n", *_written(part)))
 
 
 def key_of_texts(pair: QuantizedPair, contents: Sequence[Any], **others: Any) -> dict[str, Any] | None:
-    """Describe all that decides the outputs of a pair for some contents beside its weights; None if that is unknown."""
+    """Describe all that decides a pair's outputs for contents beside its weights; None if unknown."""
     described = description_of(pair.base)
     if described is None:
         return None
@@ -267,10 +267,10 @@ def key_of_texts(pair: QuantizedPair, contents: Sequence[Any], **others: Any) ->
 
 
 def description_of(model: Any) -> str | None:
-    """Describe all that decides a model's embeddings beside its weights; None if that is unknown."""
+    """Describe all that decides a model's embeddings beside its weights; None if unknown."""
     try:
         return json.dumps(_said(model), default=_said, sort_keys=True)
-    except (TypeError, ValueError):  # a class from elsewhere may do anything with its texts
+    except (TypeError, ValueError):  # a class of another package may do anything with texts
         return None
 
 
@@ -279,12 +279,12 @@ def _written(contents: Iterable[Any]) -> Iterable[str]:
 
 
 def _said(value: Any) -> Any:
-    """Turn a value that JSON does not know into one that is the same in every process."""
+    """Turn a value that JSON cannot write into one that is the same in every process."""
     if isinstance(value, torch.device | torch.dtype):
         return repr(value)
     if isinstance(value, nn.Module):
         if {type(part).__module__.partition(".")[0] for part in value.modules()} - _KNOWN:
-            raise TypeError("code of its own")
+            raise TypeError("modules of an unknown package")
         return [type(value).__qualname__, *(str(getattr(value, name, None)) for name in _SETTINGS), repr(value)]
     if hasattr(value, "get_vocab"):
         return [tokenizer_digest(value), getattr(value, "model_max_length", None)]

@@ -1,4 +1,4 @@
-"""The results of a pair's search: those of the candidate, and with them the drift."""
+"""The results of a pair's search: those of the candidate, with the drift."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from quantdrift.statistics.estimates import Estimate
 
 _OTHERS = ("recall_cap", "r_cap", "r_cap@k", "hole", "hole@k")
 BEIR_METRICS = ("mrr", "mrr@k", "mrr_cut", *_OTHERS, "acc", "top_k_acc", "accuracy", "accuracy@k", "top_k_accuracy")
-"""What beir computes by these names; they come before metrics of ours that are called the same."""
+"""Names of beir's own metrics, which take precedence over ours of the same name."""
 
 Qrels = Mapping[str, Mapping[str, int]]
 """Query id to document id to grade."""
@@ -31,9 +31,9 @@ Qrels = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Drift(Mapping[str, Estimate]):
-    """The drift of a scheme: every metric by its name, computed when it is asked for.
+    """The drift of a scheme: every metric by name, computed on access.
 
-    A family may go without its cut-off where it has one: "flip" is "flip@1".
+    A family with one cut-off needs none: "flip" is "flip@1".
 
     >>> results.drift["flip@1"].value, results.drift["flip@1"].low  # doctest: +SKIP
     (0.25333333333333335, 0.2009...)
@@ -41,7 +41,7 @@ class Drift(Mapping[str, Estimate]):
     Attributes:
         evidence: the per-input record.
         reference: the reference's results, as deep as the candidate's.
-        record: how it was measured, as run.json has it.
+        record: the record, as in run.json.
     """
 
     evidence: Evidence
@@ -67,10 +67,10 @@ class Drift(Mapping[str, Estimate]):
 
 
 class PairedResults(dict[str, dict[str, float]]):
-    """The candidate's results, an ordinary dict to beir, that carry the drift.
+    """The candidate's results, an ordinary dict to beir, with the drift.
 
     Attributes:
-        drift: what the scheme changed.
+        drift: the drift of the scheme.
     """
 
     def __init__(self, results: Mapping[str, dict[str, float]], drift: Drift) -> None:
@@ -88,16 +88,16 @@ class PairedResults(dict[str, dict[str, float]]):
         return self.drift.reference
 
     def copy(self) -> PairedResults:
-        """A shallow copy; it carries the same drift."""
+        """Return a shallow copy with the same drift."""
         return PairedResults(self, self.drift)
 
     def save(self, folder: str | Path, *, qrels: Qrels | None = None, data: str = "beir") -> Run:
         """Write a run folder, which `quantdrift metrics FOLDER` reads.
 
         Args:
-            folder: to write; may hold an earlier run.
+            folder: the folder, which may hold an earlier run.
             qrels: relevance labels.
-            data: name of the data, for tables.
+            data: name of the data in tables.
 
         Raises:
             RunError: it cannot be written.
@@ -116,7 +116,7 @@ class PairedResults(dict[str, dict[str, float]]):
 def paired_results(
     spec: Spec, pair: QuantizedPair, outcome: Outcome, fingerprint: str, *, started: str, shown: bool = True
 ) -> PairedResults:
-    """The results that carry what was found, and a line on standard error."""
+    """Return the results with their drift, and write a line to standard error."""
     data = {"name": "beir", "harness": "beir", "harness_version": version("beir"), "fingerprint": fingerprint}
     record = outcome.record(spec, pair, model={}, data=data, started=started)
     drift = Drift(evidence=outcome.evidence, reference=outcome.results("reference"), record=record)
@@ -132,20 +132,20 @@ def paired_results(
 def evaluate_custom(
     original: Callable[..., Any], qrels: Qrels, results: Any, k_values: Sequence[int], metric: str
 ) -> Any:
-    """EvaluateRetrieval.evaluate_custom, which knows every metric of quantdrift too.
+    """Do EvaluateRetrieval.evaluate_custom, with every metric of quantdrift too.
 
     Args:
         original: beir's own function.
         qrels: relevance labels.
         results: of a search.
-        k_values: cut-offs of a metric that is named without one.
+        k_values: cut-offs for a metric without one in its name.
         metric: a name of beir's, a metric such as "gold_lost@10", or a family such as "flip".
 
     Returns:
-        Metric to value, None where it is undefined; of beir's own metrics what beir gives.
+        Metric to value, None if undefined; for beir's own metrics, the values of beir.
 
     Raises:
-        UnknownNameError: neither beir nor quantdrift has it; carries the nearest names.
+        UnknownNameError: neither beir nor quantdrift has the metric; names the nearest ones.
         MetricError: it has no such cut-off.
         UnsupportedError: the results are of one model, or have lost their drift.
     """
@@ -167,7 +167,7 @@ def evaluate_custom(
 
 
 def metrics_named(text: str, k_values: Sequence[int] = ()) -> list[Metric]:
-    """The metrics that a name means: one, or all of a family whose name has no cut-off.
+    """Return the metrics of a name: one, or all of a family if the name has no cut-off.
 
     >>> [str(metric) for metric in metrics_named("change.ndcg", [5, 10])]
     ['change.ndcg@5', 'change.ndcg@10']

@@ -1,4 +1,4 @@
-"""Vector databases as indexes, one engine a module, and collections that somebody filled, in `collection`.
+"""Vector databases as indexes, one module for each engine, and existing collections, in `collection`.
 
-They stand on `quantdrift.parts`, as a package of anybody else would; pyproject.toml has their entry points.
+They import `quantdrift.parts` alone, as a package of anybody else would; pyproject.toml has their entry points.
 """

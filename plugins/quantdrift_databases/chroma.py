@@ -1,4 +1,4 @@
-"""Chroma, in a folder: a graph over float32, beside what was added last, which it compares one by one."""
+"""Chroma, in a folder: a graph over float32; the vectors that were added last are compared one by one."""
 
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -29,13 +29,13 @@ def _nearest(collection: Any, query: NDArray[np.float32], k: int, metric: str) -
 
 
 class Chroma(Database):
-    """A collection with embeddings that are given to it."""
+    """A collection of given embeddings."""
 
     package, modules = "chromadb", ("chromadb",)
     varies = "it builds its graph in the background, without a seed"
 
     def fill(self, folder: Path) -> None:
-        """Add the vectors, as many at a time as it takes."""
+        """Add the vectors in batches."""
         order, client = self.order, _client(folder)
         self.opened.callback(client.close)
         graph = {"space": _METRICS[order.similarity], **order.built, **order.asked}
@@ -44,17 +44,17 @@ class Chroma(Database):
         for start, chunk in order.chunks(min(_PAGE, client.get_max_batch_size())):
             self._collection.add(ids=[str(start + row) for row in range(len(chunk))], embeddings=chunk)
         if (held := self._collection.count()) != self.n_docs:
-            raise RuntimeError(f"it holds {held:,} of {self.n_docs:,} documents")
+            raise RuntimeError(f"it contains {held:,} of {self.n_docs:,} documents")
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
-        """What a search finds."""
-        del exhaustive  # it holds the vectors themselves
+        """Search; an exhaustive search is the same, as it compares the vectors themselves."""
+        del exhaustive
         ids, scores = _nearest(self._collection, query, k, self.order.similarity)
         return [int(name) if name.isdecimal() else name for name in ids], scores
 
 
 class InFolder:
-    """A collection whose ids are the documents'; nothing that it was set to embed with is loaded."""
+    """A collection with the ids of the documents; its embedding function is not loaded."""
 
     def __init__(self, place: Place) -> None:
         self._client = _client(place.folder)
@@ -73,11 +73,11 @@ class InFolder:
             yield from self._collection.get(limit=_PAGE, offset=start, include=[])["ids"]
 
     def ask(self, query: NDArray[np.float32], k: int) -> Hits:
-        """What a search finds."""
+        """Search."""
         return _nearest(self._collection, query, k, self.metric)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._client.close()
 
 

@@ -1,4 +1,4 @@
-"""A vector database as an index: filled in chunks in a folder of its own, asked query by query, its answers checked."""
+"""A vector database as an index, in a folder of its own; it is searched query by query, and its answers are checked."""
 
 import logging
 import os
@@ -28,29 +28,29 @@ from quantdrift.parts import (
 Hits = tuple[Sequence[Any], Sequence[float] | NDArray[Any]]
 """Ids and scores of one query, best first; larger is nearer."""
 LIMIT = (1, 10_000)
-"""Documents that an engine may be asked for, at the least and at the most."""
+"""Range of the documents that an engine may be asked for."""
 _LEVEL = 1e-5
-"""How much a score may be above the one before it, by rounding."""
+"""Largest rise of a score over the one before it that counts as rounding."""
 _PROBED = 4
-"""Documents that are searched for, to see whether all can be had."""
+"""Searches that test whether an exhaustive search returns all documents."""
 _TOLD = 3
-"""Lines of an engine's log that become notes."""
+"""Lines of an engine's log that become notes at most."""
 _PRINTED = 1 << 16
-"""Bytes that are read of what it prints."""
+"""Bytes of its output that are read at most."""
 
 
 class Database(SearchIndex):
-    """An index that another program keeps, as positions of the documents.
+    """An index in a vector database, whose ids are the positions of the documents.
 
-    Its methods may raise whatever the library raises, which becomes an UnsupportedError of one line.
+    Any error of the library becomes an UnsupportedError of one line.
 
     Attributes:
-        package: that does it, for the version.
-        library: what run.json says of it; the package and its version unless `fill` knows better.
-        modules: names under which its parts log.
-        varies: why it does not answer the same every time; empty where it does.
-        rescores: whether it orders what it found by its codes by the vectors themselves.
-        opened: takes what has to be closed before the folder goes.
+        package: name of the Python package.
+        library: name and version for run.json; by default those of the package.
+        modules: names of its loggers.
+        varies: why its answers differ from time to time; empty if they do not.
+        rescores: whether it rescores the documents found by codes with the vectors themselves.
+        opened: the stack of what to close before the folder is removed.
     """
 
     package: str
@@ -82,40 +82,40 @@ class Database(SearchIndex):
         self._said.extend(clean(line)[:200] for line in record.getMessage().splitlines()[:1])
 
     def fill(self, folder: Path) -> None:
-        """Build the index of the order's documents, known by their positions, in an empty folder."""
+        """Build the index of the order's documents in an empty folder, with their positions as ids."""
         raise NotImplementedError
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
-        """The k nearest documents of a query float32 [dim], as a search of this kind finds them.
+        """Search for the k nearest documents of a query, float32 [dim].
 
-        An exhaustive one scores as many by their codes as the engine lets it.
+        An exhaustive search scores as many documents by their codes as the engine allows.
         """
         raise NotImplementedError
 
     def measured(self, folder: Path) -> int:
-        """Bytes that it takes on disk: a sparse file counts for what is written."""
+        """Bytes on disk, without the holes of sparse files."""
         return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
 
     def close(self) -> None:
-        """Close what is open, and remove the folder."""
+        """Close everything, and remove the folder."""
         self.opened.close()
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]  # it grows with every search
-        """What a run should say."""
+        """Remarks for the run."""
         name = f"+index={self.order.name}"
         why = "rescores by itself" if self.rescores else "does not score every document by its codes"
         notes = {
             f"{name} was asked for {self.returns} documents a query; +search=limit=N asks for others": True,
-            f"{name} does not answer the same every time: {self.varies}": self.varies,
-            f"{name} {why}, so that the loss of its codes and that of its search are one number": not self.known,
+            f"{name} gives different answers from time to time: {self.varies}": self.varies,
+            f"{name} {why}, so that compression error and search recall are one number": not self.known,
             f"{name} found fewer documents than asked for in {self._short:,} searches": self._short,
             **{f"{self.package} says: {line}": True for line in list(dict.fromkeys(self._said))[:_TOLD]},
         }
         return tuple(note for note, holds in notes.items() if holds)
 
     def search(self, queries: NDArray[Any], k: int) -> Found:
-        """What the database finds, checked."""
+        """Search, and check the answers."""
         wanted = min(k, self.n_docs)
         found = [self._hits(query, wanted) for query in queries]
         self._short += sum(int(positions[-1] < 0) for positions, _ in found)
@@ -123,7 +123,7 @@ class Database(SearchIndex):
         return Found(positions, scores)
 
     def scores(self, queries: NDArray[Any]) -> NDArray[np.float32]:
-        """Scores of all documents by their codes, from an exhaustive search."""
+        """Scores of all documents by their codes, from exhaustive searches."""
         rows = np.empty((len(queries), self.n_docs), dtype=np.float32)
         for row, query in zip(rows, queries, strict=True):
             positions, scores = self._hits(query, self.n_docs, exhaustive=True)
@@ -136,7 +136,7 @@ class Database(SearchIndex):
         return rows
 
     def describe(self) -> dict[str, Any]:
-        """Describe the index for run.json; bytes are those on disk, with the vectors that it was given."""
+        """Describe the index for run.json; the bytes on disk include the vectors."""
         return {
             "name": self.order.name,
             "search": self.order.search,
@@ -155,7 +155,7 @@ class Database(SearchIndex):
             found = [self._hits(query, self.n_docs, exhaustive=True) for query in self.order.documents[:_PROBED]]
         except UnsupportedError:
             return False
-        # scores that are not in the order of the answer are no scores of a ranking
+        # if scores are not in the order of the answer, it was not ranked by them
         return all((positions >= 0).all() and (np.diff(scores) <= _LEVEL).all() for positions, scores in found)
 
     def _refusing(self, what: str) -> AbstractContextManager[None]:
@@ -165,11 +165,11 @@ class Database(SearchIndex):
 def checked(
     ids: Sequence[Any], scores: Sequence[float] | NDArray[Any], n_docs: int, k: int, *, what: str
 ) -> tuple[Any, Any]:
-    """Positions int64 [k], -1 where there are fewer, and scores float32 [k] of one answer.
+    """Check one answer, and return positions int64 [k], filled up with -1, and scores float32 [k].
 
     Raises:
-        UnsupportedError: an id is none of 0 to n_docs - 1 or there twice, there are more than k, or a score is no
-            finite number.
+        UnsupportedError: there are more than k ids, an id is not one of 0 to n_docs - 1 or occurs twice, or a score is
+            not finite.
     """
     fault, n = "", len(ids)
     positions, values = np.full(k, -1, dtype=np.int64), np.full(k, np.nan, dtype=np.float32)
@@ -182,7 +182,7 @@ def checked(
     elif len({*ids}) < n:
         fault = "a document twice"
     else:
-        with np.errstate(over="ignore"):  # told below
+        with np.errstate(over="ignore"):  # checked below
             positions[:n], values[:n] = ids, scores
         if not np.isfinite(values[:n]).all():
             fault = "a score that is no finite number"
@@ -192,14 +192,14 @@ def checked(
 
 
 def nearness(distances: Any, *, euclidean: bool) -> NDArray[Any]:
-    """Scores of distances as engines give them: minus the root of a squared one, or 1 - that of an angle or product."""
+    """Scores from distances of an engine: minus the root of a squared distance, or 1 minus one of cosine or product."""
     numbers: NDArray[np.float32] = np.asarray(distances, dtype=np.float32)
     return -np.sqrt(np.maximum(numbers, 0)) if euclidean else 1 - numbers
 
 
 @contextmanager
 def refusing(who: str, what: str) -> Iterator[None]:
-    """Inside, an error of a library is an UnsupportedError of one line; Rust's own come as no Exception."""
+    """A block in which an error of a library becomes an UnsupportedError of one line, as do the panics of Rust."""
     try:
         yield
     except (QuantDriftError, ModuleNotFoundError, MemoryError):
@@ -208,16 +208,16 @@ def refusing(who: str, what: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         reason = clean(" ".join(str(error).split()))[:300]
-        if isinstance(error, LookupError | TypeError | JSONDecodeError):  # of what reads its answers
-            reason = f"its answer has a form that is not known here ({type(error).__name__}: {reason})"
+        if isinstance(error, LookupError | TypeError | JSONDecodeError):  # an answer of another form
+            reason = f"its answer has an unknown form ({type(error).__name__}: {reason})"
         raise UnsupportedError(f"{who} refuses {what}: {reason}") from error
 
 
 @contextmanager
 def quietly(said: list[str]) -> Iterator[None]:
-    """Inside, warnings are kept, and whatever is printed, also by native code.
+    """A block whose warnings and output, also that of native code, are added to `said`.
 
-    Left out are what will be deprecated, and the lines of a progress bar that is shown meanwhile.
+    Deprecation warnings and the lines of our own progress bar are left out.
     """
     known = (DeprecationWarning, PendingDeprecationWarning, ResourceWarning)
     with TemporaryFile() as printed, warnings.catch_warnings(record=True) as caught:

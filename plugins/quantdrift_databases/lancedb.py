@@ -1,4 +1,4 @@
-"""LanceDB, embedded: inverted files and graphs over codes, beside the vectors."""
+"""LanceDB, embedded: inverted files and graphs over codes, stored with the vectors."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ _CONFIGS = {
     "IVF_HNSW_FLAT": ("HnswFlat", "float32, in a graph"),
 }
 _ALL = 1 << 16
-"""More partitions than there are."""
+"""More partitions than an index has."""
 
 
 class LanceDB(Database):
@@ -35,7 +35,7 @@ class LanceDB(Database):
         super().__init__(order)
 
     def fill(self, folder: Path) -> None:
-        """Write the vectors, and index them as LanceDB's defaults have it."""
+        """Write the vectors, and index them with LanceDB's defaults."""
         os.environ.setdefault("LANCE_CPU_THREADS", "1")
         import lancedb
         import lancedb.index
@@ -54,13 +54,13 @@ class LanceDB(Database):
         config = getattr(lancedb.index, _CONFIGS[order.word][0])(distance_type=self._distance, **order.built)
         self._table.create_index("vector", config=config, name="made")
         made = self._table.index_stats("made")
-        # of fewer rows than it trains on LanceDB makes an empty index, and compares every vector
+        # with too few rows to train on, LanceDB makes an empty index and compares every vector
         if made is None or made.index_type != order.word or made.num_indexed_rows != self.n_docs:
             n, kind = (0, "no index") if made is None else (made.num_indexed_rows, made.index_type)
             raise RuntimeError(f"it indexed {n:,} of {self.n_docs:,} documents by {kind}; codes train on 256 at least")
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
-        """What a search finds; an exhaustive one looks into all partitions, with room for every document."""
+        """Search; an exhaustive search probes all partitions, with room for every document."""
         asked = {"nprobes": _ALL, "ef": max(k, self.n_docs)} if exhaustive else dict(self.order.asked)
         search = self._table.search(query, vector_column_name="vector").distance_type(self._distance).limit(k)
         for key in ("nprobes", "ef", "refine_factor"):

@@ -17,16 +17,16 @@ _STORED = {
 }
 _NAME = "documents"
 _MOST = 16_384
-"""Documents that a search of Milvus can return; Milvus Lite returns more, as a Python object each."""
+"""Documents that a search of Milvus returns at most; Milvus Lite has no such limit."""
 
 
 class Milvus(Database):
-    """A collection that is loaded with its index; until then Milvus Lite silently compares with every vector."""
+    """A collection that is loaded with its index; before that, Milvus Lite silently compares every vector."""
 
     package, modules = "milvus-lite", ("milvus_lite", "pymilvus")
 
     def fill(self, folder: Path) -> None:
-        """Write the vectors to segments, and load them with an index each."""
+        """Write the vectors into segments, and load each segment with its index."""
         from milvus_lite.server_manager import server_manager_instance
         from pymilvus import DataType, MilvusClient
 
@@ -52,7 +52,7 @@ class Milvus(Database):
             raise RuntimeError(f"it made an index of {made} of {data} segments")
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
-        """What a search finds; an exhaustive one looks into all lists, with room for every document."""
+        """Search; an exhaustive search probes all lists, with room for every document."""
         if k > _MOST:
             raise UnsupportedError(f"Milvus returns {_MOST:,} documents at most, and {k:,} are asked for")
         params = dict(self.order.asked) if not exhaustive else {"nprobe": self.n_docs, "ef": self.n_docs}

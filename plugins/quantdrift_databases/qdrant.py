@@ -1,4 +1,4 @@
-"""Qdrant's engine in this process (Qdrant Edge): a graph over vectors, or over codes that it makes of them."""
+"""Qdrant's engine in this process (Qdrant Edge): a graph over vectors, or over codes of them."""
 
 from pathlib import Path
 
@@ -18,13 +18,13 @@ _STORED = {
 
 
 class Qdrant(Database):
-    """A shard of which every vector is in the graph: one segment, built in one thread."""
+    """A shard with every vector in the graph: one segment, built in one thread."""
 
     package, modules = "qdrant-edge-py", ("qdrant_edge",)
 
     def __init__(self, order: Order) -> None:
         if order.word != "float":
-            self.varies = "what is equal by its codes comes in any order"
+            self.varies = "documents with equal codes come in any order"
             usual = int(order.word == "binary" or "oversampling" in order.asked)  # Qdrant's own default
             self.rescores = order.asked.get("rescore", usual) > 0
         if order.word == "binary" and order.similarity == "euclidean" and not self.rescores:
@@ -32,7 +32,7 @@ class Qdrant(Database):
         super().__init__(order)
 
     def fill(self, folder: Path) -> None:
-        """Write the vectors, and let the optimizer index all of them: by default it leaves small segments alone."""
+        """Write the vectors, and index all of them; by default small segments are not indexed."""
         import qdrant_edge as edge
 
         order, built = self.order, self.order.built
@@ -64,7 +64,7 @@ class Qdrant(Database):
             raise RuntimeError(f"it indexed {indexed:,} of {self.n_docs:,} vectors")
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
-        """What a search finds; an exhaustive one has room for every document, and does not rescore."""
+        """Search; an exhaustive search has room for every document, and does not rescore."""
         edge, asked = self._edge, {"hnsw_ef": self.n_docs, "rescore": 0} if exhaustive else self.order.asked
         rescore, more = asked.get("rescore"), asked.get("oversampling")
         how = edge.QuantizationSearchParams(

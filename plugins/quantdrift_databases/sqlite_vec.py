@@ -14,13 +14,13 @@ _HELD = {
     "bit": ("a bit a number: whether it is above 0", "vec_quantize_binary(?)"),
 }
 _EQUAL = 1e-3
-"""Difference of lengths up to which documents have one length."""
+"""Difference of lengths up to which they count as equal."""
 _MOST = 4096
-"""Documents that a search of vec0 can return."""
+"""Documents that a search of vec0 returns at most."""
 
 
 class SqliteVec(Database):
-    """A virtual table vec0, whose search looks at every document: what it loses is by what it stores."""
+    """A virtual table vec0, whose search compares every document, so that only its codes lose accuracy."""
 
     package, modules = "sqlite-vec", ()
 
@@ -36,7 +36,7 @@ class SqliteVec(Database):
         super().__init__(order)
 
     def fill(self, folder: Path) -> None:
-        """Write the vectors; SQLite loads extensions by apsw, which Python's own need not."""
+        """Write the vectors; apsw brings an SQLite that loads extensions, which Python's own may not."""
         import apsw
         import sqlite_vec
 
@@ -45,7 +45,7 @@ class SqliteVec(Database):
         self.opened.callback(base.close)
         base.enable_load_extension(True)
         base.load_extension(sqlite_vec.loadable_path())
-        # nearest by inner product is nearest by angle where documents have one length, and vec0 has no inner product
+        # vec0 has no inner product; with documents of equal lengths it ranks as the cosine does
         if order.similarity == "dot" and np.ptp(np.linalg.norm(order.documents, axis=1)) > _EQUAL:
             raise UnsupportedError(f"+index={order.name} has no inner product; expected a model of cosine similarity")
         metric = "L2" if order.similarity == "euclidean" else "cosine"
@@ -58,7 +58,7 @@ class SqliteVec(Database):
                 base.executemany(f"INSERT INTO v(id, e) VALUES (?, {self._made})", rows)
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
-        """What a search finds; beyond what vec0 returns, the same distances to every row."""
+        """Search; for more documents than vec0 returns, its distances to every row are sorted."""
         if exhaustive or k > _MOST:
             asked = f"SELECT id, {self._metric}(e, {self._made}) AS distance FROM v ORDER BY distance LIMIT ?"
         else:

@@ -1,4 +1,4 @@
-"""lm-eval's own command line with quantdrift in it, for where the start-up hook cannot be."""
+"""lm-eval's own command line with quantdrift, for environments without the start-up hook."""
 
 import importlib
 
@@ -7,6 +7,6 @@ from quantdrift._hook_notify import change
 
 
 def main() -> None:
-    """Change lm-eval here and now, whatever the hook's off switch says, and hand over to it."""
+    """Hook into lm-eval now, whatever the off switch says, and start its command line."""
     change(WATCHED, "lm_eval")
     importlib.import_module("lm_eval.__main__").cli_evaluate()

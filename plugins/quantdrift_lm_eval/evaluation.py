@@ -1,8 +1,8 @@
-"""An evaluation of lm-eval's with a pair: both arms' samples, joined, and the drift in the results.
+"""Evaluates a pair in lm-eval: joins the samples of both arms, and adds the drift to the results.
 
-lm-eval evaluates the candidate as ever. Afterwards the reference's answers go through the tasks' own filters and
-`process_results`, and the two lists of samples are compared as those of two finished runs are. What a row of the
-results says is a mean over documents, so that lm-eval's own formulas give its standard error and put groups together.
+lm-eval evaluates the candidate as usual. Afterwards the reference's answers go through the tasks' own filters and
+`process_results`, and both lists of samples are compared like those of two finished runs. A row of the results is a
+mean over documents, so lm-eval's own formulas give its standard error and aggregate groups.
 """
 
 import copy
@@ -34,18 +34,18 @@ from quantdrift.statistics.estimates import finite
 from quantdrift_lm_eval.recording import Recording
 
 KEY = "quantdrift"
-"""In the results: everything that is no row of the table."""
+"""Key of the results for everything but rows of the table."""
 REFERENCE = "drift_reference_"
 _OF_METRICS = (REFERENCE, "drift_right_to_wrong_", "drift_wrong_to_right_")
 _BYPASS = "bypass"
-"""Metric of lm-eval's --predict_only, which says nothing of an answer."""
+"""Metric of lm-eval's --predict_only, which rates no answer."""
 
 _tracker: ContextVar[Any] = ContextVar("quantdrift_lm_eval_tracker", default=None)
 
 
 @contextmanager
 def results_at(tracker: Any) -> Iterator[None]:
-    """Let results go where an EvaluationTracker of lm-eval's saves them; None saves nothing."""
+    """Note where an EvaluationTracker of lm-eval's saves results; None saves nothing."""
     token = _tracker.set(tracker)
     try:
         yield
@@ -54,7 +54,7 @@ def results_at(tracker: Any) -> Iterator[None]:
 
 
 def default_folder() -> Path | None:
-    """The folder `drift` beside lm-eval's result file; None where it saves none."""
+    """Return the folder `drift` beside lm-eval's result file; None if it saves none."""
     output = getattr(_tracker.get(), "output_path", None)
     if not output:
         return None
@@ -120,12 +120,12 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
 def reference_samples(
     task: Any, answers: Mapping[int, Sequence[Any]], indices: Sequence[int] | None
 ) -> list[dict[str, Any]]:
-    """Samples as lm-eval would log them of the reference, on this rank."""
+    """Return this rank's samples of the reference, as lm-eval would log them."""
     requests = task.instances
     mine = []
     for request in requests:
         if id(request) not in answers:
-            raise UnsupportedError("a request never came to the model")
+            raise UnsupportedError("a request never reached the model")
         answered = copy.copy(request)
         answered.resps, answered.filtered_resps = list(answers[id(request)]), {}
         mine.append(answered)
@@ -154,7 +154,7 @@ def reference_samples(
     return samples
 
 
-# --- rows of lm-eval's table, and values of every sample ------------------------------------------
+# --- rows of lm-eval's table, and figures of samples -----------------------------------------------
 
 
 def add_task_rows(
@@ -166,7 +166,7 @@ def add_task_rows(
     name: str,
     iterations: int | None,
 ) -> dict[str, Any]:
-    """Add the drift of a task to its rows and samples; what there is to say beside them, by filter."""
+    """Add the drift of a task to its rows and samples, and return further details by filter."""
     rows, details = _reference_rows(task, raw, iterations), {}
     for filter_name, paired in joined.items():
         rows |= _rows(paired, filter_name, iterations)
@@ -190,7 +190,7 @@ def _rows(paired: PairedFilter, filter_name: str, iterations: int | None) -> dic
 
 
 def _reference_rows(task: Any, raw: Sequence[Mapping[str, Any]], iterations: int | None) -> dict[str, Any]:
-    """The reference's own value of every metric of a task, as lm-eval computes it."""
+    """Return the reference's value of every metric of a task, as lm-eval computes it."""
     values: dict[tuple[str, str], list[Any]] = {}
     for sample in raw:
         for metric in _metrics_of(sample):
@@ -200,7 +200,7 @@ def _reference_rows(task: Any, raw: Sequence[Mapping[str, Any]], iterations: int
 
 
 def _directions(rows: Mapping[str, Any], stock: Mapping[str, Any]) -> dict[str, bool]:
-    """Return for every row of ours whether higher is better, where one direction is."""
+    """Return whether higher is better for each of our rows that has a direction."""
     directions: dict[str, Any] = {}
     for name in {key.partition(",")[0]: None for key in rows if "_stderr," not in key}:
         start = next((prefix for prefix in HIGHER_IS_BETTER if prefix.endswith("_") and name.startswith(prefix)), name)
@@ -212,7 +212,7 @@ def _directions(rows: Mapping[str, Any], stock: Mapping[str, Any]) -> dict[str, 
 def _add_to_samples(
     samples: Sequence[dict[str, Any]], joined: Mapping[str, PairedFilter], raw: Sequence[Mapping[str, Any]]
 ) -> None:
-    """The figures of every document, and what the reference answered, beside the candidate's."""
+    """Add figures and the reference's answer to the candidate's sample of each document."""
     before = {(sample["filter"], sample["doc_id"]): sample for sample in raw}
     figures: dict[tuple[str, int], dict[str, Any]] = {}
     for filter_name, paired in joined.items():
@@ -233,10 +233,9 @@ def _metrics_of(sample: Mapping[str, Any]) -> list[str]:
 
 
 def add_group_rows(results: dict[str, Any], group: Any, members: Mapping[str, Sequence[PairedFilter]]) -> None:
-    """Add a group's rows to lm-eval's results, where lm-eval gives it rows at all; it puts them together itself.
+    """Add a group's rows to lm-eval's results, aggregated by lm-eval itself, if lm-eval has rows for the group.
 
-    Rates are weighted by the size of the tasks unless all metrics of the group are not; medians are over all
-    documents.
+    Rates are weighted by the size of tasks unless no metric of the group is; medians are over all documents.
     """
     if not group.aggregate_metric_list or group.name not in results["results"]:
         return
@@ -263,23 +262,20 @@ def add_group_rows(results: dict[str, Any], group: Any, members: Mapping[str, Se
         results.get(column, {}).get(group.name, {}).update(added)
 
 
-# --- run folders: one for every task and filter, as every other run is kept ---------------------------
+# --- run folders, one for each task and filter ------------------------------------------------------
 
 READING = {
     "multiple_choice": "log-likelihoods of the choices",
     "loglikelihood": "greedy decoding gives the text",
     "generate_until": "generated text",
 }
-"""What the scores or answers are, by the kind of a task."""
+"""Meaning of the scores or answers, by kind of task."""
 
 
 def write_runs(
     pair: Any, recorded: Recording, joined: Mapping[str, Mapping[str, PairedFilter]], *, folder: Path, started: str
 ) -> dict[str, dict[str, str]]:
-    """Write a run folder of every task and filter that has evidence.
-
-    It replaces an earlier run of the same pair, and no other.
-    """
+    """Write a run folder for every task and filter with evidence; it may replace an earlier run of the same pair."""
     written: dict[str, dict[str, str]] = {}
     taken: set[Path] = set()
     size = pair.batch_size
@@ -325,7 +321,7 @@ def write_runs(
 def _spec_of(folder: Path) -> str | None:
     try:
         return str(read_run(folder).record.get("spec"))
-    except (OSError, RunError):  # nothing is there, or no run; writing says so
+    except (OSError, RunError):  # there is nothing or no run, which writing reports
         return None
 
 

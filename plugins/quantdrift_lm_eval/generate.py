@@ -1,6 +1,6 @@
-"""Any model of lm-eval's as the generator behind a search: hf, vllm, local-completions, openai-chat-completions.
+"""A model of lm-eval's as the generator after a search: hf, vllm, local-completions, openai-chat-completions.
 
-Answers are greedy and end at the line's end. What lm-eval caches is pickled, so answers are kept by whoever asks.
+Answers are greedy and end with the line. lm-eval's cache is pickled and not used; the caller keeps the answers.
 """
 
 import logging
@@ -30,9 +30,9 @@ class HarnessGenerator:
     """A model of lm-eval's.
 
     Attributes:
-        name: model and arguments, as lm-eval is given them.
-        kind: what answers.
-        identity: what decides the answers: model, arguments, version, weights where they are at hand, settings.
+        name: lm-eval's model and the name of its weights.
+        kind: "generator".
+        identity: what decides the answers: model, arguments, version, digest of local weights, settings.
     """
 
     kind: Literal["generator"] = "generator"
@@ -52,16 +52,15 @@ class HarnessGenerator:
         Args:
             model: lm-eval's name, as `lm_eval --model`.
             arguments: as `lm_eval --model_args`.
-            batch_size: prompts per call; answers come back call by call.
-            max_tokens: of an answer.
-            chat: whether each prompt goes through the model's chat template, as a user's message; chat servers always
-                do so.
-            device: of a local model.
+            batch_size: prompts per call; answers are returned call by call.
+            max_tokens: most tokens of an answer.
+            chat: whether a prompt goes through the model's chat template as a user's message, as on chat servers.
+            device: device of a local model.
 
         Raises:
             UnsupportedError: lm-eval has no such model, or it cannot be loaded.
         """
-        quiet_loading()  # before lm-eval, which loads all that warns
+        quiet_loading()  # before lm-eval imports libraries that warn
         from lm_eval.api.registry import get_model  # noqa: PLC0415
         from lm_eval.utils import simple_parse_args_string  # noqa: PLC0415
 
@@ -73,7 +72,7 @@ class HarnessGenerator:
             raise UnsupportedError("expected a generator at full precision; the model 'quantdrift' is a pair of two")
         options = simple_parse_args_string(arguments)
         named = options.get("pretrained") or options.get("model") or ""
-        self.name = f"{model} {named}".strip()  # arguments may hold a key that opens a server
+        self.name = f"{model} {named}".strip()  # arguments may hold a server's key
         self._batch_size, self._chat = batch_size, chat or "chat-completions" in model
         self._settings: dict[str, Any] = {"until": ["\n"], "do_sample": False, "max_gen_toks": max_tokens}
         if model in _LOCAL and not named:
@@ -84,14 +83,14 @@ class HarnessGenerator:
             self._lm: Any = get_model(model).create_from_arg_string(arguments, config)
         self._said = said.notes
         if (server := sys.modules.get("lm_eval.models.api_models")) is not None:
-            server.tqdm = partial(server.tqdm, disable=True)  # type: ignore[attr-defined]  # it heeds no argument
-        weights = getattr(self._lm, "model", None)  # of a server its name
+            server.tqdm = partial(server.tqdm, disable=True)  # type: ignore[attr-defined]  # it has no argument for that
+        weights = getattr(self._lm, "model", None)  # a server's model is a name
         digest = weights_fingerprint([weights]) if isinstance(weights, nn.Module) else ""
         open_ = sorted((key, str(value)) for key, value in options.items() if not _SECRET.search(key))
         self.identity = f"{model} {open_} {version('lm_eval')} {digest} {self._settings} chat={self._chat}"
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[list[tuple[Prompt, str]]]:
-        """Give every prompt with its answer, in batches of about one length, the longest first."""
+        """Yield every prompt with its answer, in batches of similar length, the longest first."""
         from lm_eval.api.instance import Instance  # noqa: PLC0415
 
         ordered = sorted(prompts, key=lambda prompt: (-len(prompt.text), prompt.text))
@@ -106,7 +105,7 @@ class HarnessGenerator:
             yield [(prompt, str(text or "")) for prompt, text in zip(batch, said, strict=True)]
 
     def notes(self, prompts: Sequence[Prompt]) -> list[str]:
-        """Say how many prompts were cut, where the model's tokenizer is at hand."""
+        """Say how many prompts were cut, if the model's tokenizer is local."""
         model, encode, longest = (getattr(self._lm, name, None) for name in ("model", "tok_encode", "max_length"))
         if not (isinstance(model, nn.Module) and encode is not None and isinstance(longest, int)):
             return [*self._said]

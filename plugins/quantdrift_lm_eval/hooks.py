@@ -1,7 +1,7 @@
-"""The changes in lm-eval when it is imported: one more model name, and two functions that are wrapped.
+"""Adds a model name to lm-eval when it is imported, and wraps two of its functions.
 
-A stock model goes through untouched. Every function here raises TypeError if lm-eval does not look as expected; the
-caller turns that into one warning and leaves lm-eval alone.
+Stock models are not affected. The functions raise TypeError if lm-eval does not look as expected; the caller turns that
+into one warning and leaves lm-eval unchanged.
 """
 
 import importlib
@@ -12,16 +12,16 @@ from typing import Any
 from quantdrift.base.patching import arguments_of, errors_in_one_line, is_pair, wrap
 
 NAME = "quantdrift"
-"""Of our model, as in --model quantdrift."""
+"""Name of our model, as in --model quantdrift."""
 TARGET = "quantdrift_lm_eval.model:QuantizedPairLM"
 
 
 def on_models_imported(module: ModuleType) -> None:
-    """Let lm-eval know the model `quantdrift`, which is loaded when it is asked for."""
+    """Register the model `quantdrift`, which is loaded on use."""
     registry = getattr(importlib.import_module("lm_eval.api.registry"), "model_registry", None)
     if not (registry is not None and hasattr(registry, "register") and hasattr(module, "MODEL_MAPPING")):
         raise TypeError("lm_eval.models has no MODEL_MAPPING and model_registry")
-    if NAME not in registry:  # versions that read entry points may have been there before
+    if NAME not in registry:  # versions that read entry points have it already
         registry.register(NAME, target=TARGET)
 
 
@@ -42,7 +42,7 @@ def _evaluate(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _simple_evaluate(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """Remember where lm-eval will save its results: only `simple_evaluate` is told."""
+    """Note where lm-eval will save its results, which only `simple_evaluate` knows."""
     given = arguments_of(original, *args, **kwargs)
     if given["model"] != NAME and not is_pair(given["model"]):
         return original(*args, **kwargs)

@@ -1,8 +1,7 @@
-"""lm-eval's hf model as a pair: every request is answered by the reference and by the candidate.
+"""lm-eval's hf model as a pair: reference and candidate answer every request.
 
-To lm-eval it is the candidate. The reference's answers are kept beside, for as long as an evaluation is being recorded.
-Calibration takes the prompts of the tasks, never a choice, a target or a text whose perplexity is measured, or the
-texts of a file.
+To lm-eval it is the candidate; the reference's answers are kept while an evaluation is recorded. Calibration takes the
+prompts of the tasks or the texts of a file, never a choice, a target or a text whose perplexity is measured.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +19,12 @@ from lm_eval.models.huggingface import HFLM
 
 from quantdrift.base.display import clean, complain
 from quantdrift.base.errors import DataError, RunError, UnsupportedError
+from quantdrift.base.progress import progress_bars
 from quantdrift.builtin.sentence.work import reading_digest
 from quantdrift.candidate.calibration.sample import calibration_texts
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.candidate.refusals import refuse_batches, refuse_deployment
-from quantdrift.harness import PROBE, Side, calibrate, progress_if, remembered, runs
+from quantdrift.harness import PROBE, Side, calibrate, remembered, runs
 from quantdrift.models.files.named import ModelSource
 from quantdrift.models.layers import find_linears
 from quantdrift.models.loading import LoadLog, loading, refuse_unfit_tokenizer
@@ -41,9 +41,9 @@ _REFUSED = (
 )
 
 DEFAULT_BATCH = 8
-"""Texts per pass of the calibration where lm-eval finds the batch size itself."""
+"""Texts per pass of the calibration if lm-eval detects the batch size."""
 _WITH_ANSWER = 2
-"""Arguments of a request that has a prompt before what is asked."""
+"""Arguments of a request with a prompt and a continuation."""
 
 Ask = Callable[[Sequence[Any]], list[Any]]
 
@@ -52,9 +52,9 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
     """A causal or sequence-to-sequence model of transformers and its quantized candidate.
 
     Attributes:
-        spec: the pair, canonical.
-        pair: the weights.
-        evidence: the folder that run folders go to; None for the default one.
+        spec: the pair's canonical spec.
+        pair: its reference and candidate weights.
+        evidence: folder of the run folders; None for the default one.
     """
 
     is_quantdrift_pair = True
@@ -83,16 +83,16 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         self.evidence = None if evidence is None else Path(str(evidence)).expanduser()
         self.recorded: Recording | None = None
         self._sizes: dict[Any, int] = {}
-        on_evaluator_imported(import_module("lm_eval.evaluator"))  # where no hook has done so
+        on_evaluator_imported(import_module("lm_eval.evaluator"))  # does nothing if the hook has done so
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the reference's weights."""
+        """The digest of the reference's weights."""
         return self.pair.fingerprint
 
     @contextmanager
     def recording(self, tasks: Mapping[str, Any], *, digest: bool) -> Iterator[Recording]:
-        """Let the reference answer as well inside, and keep its answers."""
+        """Let the reference answer too, and keep its answers."""
         self.recorded = Recording(tasks=tasks, needs_digest=digest)
         try:
             yield self.recorded
@@ -100,7 +100,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
             self.recorded = None
 
     def set_cache_hook(self, cache_hook: Any) -> None:
-        """Keep no answer: lm-eval's cache knows requests alone, and would give one arm's answers to the other."""
+        """Keep no answers: lm-eval's cache would give one arm's answers to the other."""
         self._tell("--use_cache keeps no answers of a pair")
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[Any]:
@@ -119,7 +119,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         run, recorded = getattr(super(), kind), self.recorded
         if recorded is None:
             self._prepare(requests)
-            self._tell("lm-eval's evaluate does not know of the pair: only the candidate is run")
+            self._tell("lm-eval's evaluate does not know the pair: only the candidate is run")
             with self.pair.candidate():
                 return list(run(requests, disable_tqdm=disable_tqdm))
         if not recorded.prepared:
@@ -138,33 +138,33 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
                 recorded.candidate_fingerprint = digest = self.pair.candidate_fingerprint()
                 if len(set(self._of_all_ranks([digest]))) > 1:
                     raise RunError(
-                        f"the candidates of {self.spec} differ between ranks: calibration on devices that are not "
-                        "alike gives other weights. Let the ranks share a cache (QUANTDRIFT_CACHE), or use rtn or hqq"
+                        f"the candidates of {self.spec} differ between ranks: calibration on different devices "
+                        "gives different weights. Let the ranks share a cache (QUANTDRIFT_CACHE), or use rtn or hqq"
                     )
             with recorded.timed("candidate"):
                 return list(run(requests, disable_tqdm=disable_tqdm))
 
     def _prepare(self, requests: Sequence[Any]) -> None:
-        """See which layers the model uses; calibrate the candidate, where it needs that."""
+        """See which layers the model uses, and calibrate the candidate if its scheme needs that."""
         with self.pair.observed():
             run_texts(self, [" ".join(map(str, request.args)) for request in requests[:PROBE]])
         if not self.pair.needs_calibration:
             return
         prompts = calibration_texts(self.pair.scheme) or sorted(set(self._of_all_ranks(prompts_of(requests))))
-        if self.rank:  # the first rank is through before; the others find its layers in the cache
+        if self.rank:  # the first rank goes first; the others find its layers in the cache
             self.barrier()
         calibrate(
             self.pair,
             lambda: text_inputs(self, prompts),
             batch_size=self.batch_size if isinstance(self.batch_size, int) else DEFAULT_BATCH,
-            progress=progress_if(self.rank == 0),
+            progress=progress_bars(quiet=self.rank != 0),
             source="prompts of the tasks",
         )
         if not self.rank:
             self.barrier()
 
     def _of_all_ranks(self, values: list[Any]) -> list[Any]:
-        """The lists of all ranks, one after another: every rank holds a pair of its own."""
+        """Return the lists of all ranks joined; each rank holds its own pair."""
         if self.world_size <= 1:
             return values
         every: list[Any] = [None] * self.world_size
@@ -172,13 +172,13 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         return list(chain.from_iterable(every))
 
     def autocast(self) -> Any:
-        """The context that HFLM calls the model in."""
+        """Return the context in which HFLM calls the model."""
         if self.mixed_precision_dtype is None:
             return nullcontext()
         return torch.autocast(device_type=self.device.type, dtype=self.mixed_precision_dtype)
 
     def _detect_batch_size(self, requests: Any = None, pos: int = 0) -> int:
-        """Detect the batch size once for both arms: other batches would give other last digits."""
+        """Detect the batch size once for both arms, as it moves last digits."""
         key = (None if requests is None else len(requests), pos)
         if key not in self._sizes:
             self._sizes[key] = super()._detect_batch_size(requests, pos)
@@ -190,7 +190,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
 
 
 def vetted(name: str, options: Mapping[str, Any]) -> AbstractContextManager[LoadLog]:
-    """Check a model, a folder or a hub id, that transformers loads inside."""
+    """Check a model, a folder or a hub id, which transformers then loads."""
     local = Path(name).is_dir()
     source = ModelSource(
         name=name, canonical=Path(name).name if local else name, kind="local" if local else "hub", location=name
@@ -200,17 +200,17 @@ def vetted(name: str, options: Mapping[str, Any]) -> AbstractContextManager[Load
     )
 
 
-# --- what a pair calibrates on --------------------------------------------------------------------
+# --- calibration ----------------------------------------------------------------------------------
 
 
 def prompts_of(requests: Sequence[Any]) -> list[str]:
-    """The prompts of requests that have one, each once, in alphabetical order."""
+    """Return the prompts of requests, each once, in alphabetical order."""
     prompts = {str(request.args[0]) for request in requests if len(request.args) >= _WITH_ANSWER}
     return sorted(text for text in prompts if text.strip())
 
 
 def text_inputs(lm: Any, texts: Sequence[str]) -> Side:
-    """Texts to calibrate on."""
+    """Return texts to calibrate on."""
     if not texts:
         raise DataError(
             f"{lm.pair.scheme} calibrates on the tasks' prompts, and these tasks have none: nothing stands before what "
@@ -230,7 +230,7 @@ def text_inputs(lm: Any, texts: Sequence[str]) -> Side:
 
 
 def run_texts(lm: Any, texts: Sequence[str]) -> None:
-    """Run a causal or sequence-to-sequence model on a batch of texts, the last `max_length` tokens of each."""
+    """Run the model on a batch of texts, on the last `max_length` tokens of each."""
     tokens = [lm.tok_encode(text)[-lm.max_length :] or [lm.prefix_token_id] for text in texts]
     ids = torch.zeros((len(tokens), max(map(len, tokens))), dtype=torch.long)
     mask = torch.zeros_like(ids)
@@ -240,15 +240,15 @@ def run_texts(lm: Any, texts: Sequence[str]) -> None:
     if lm.backend == "seq2seq":
         start = lm.config.decoder_start_token_id or 0
         given["decoder_input_ids"] = torch.full_like(given["input_ids"][:, :1], start)
-    with torch.no_grad(), lm.autocast():  # of one thread; batches have threads of their own
+    with torch.no_grad(), lm.autocast():  # holds for one thread, and batches run in threads of their own
         lm.model(**given)
 
 
-# --- which pair --model_args mean, and what cannot be one -------------------------------------------
+# --- arguments of --model_args ----------------------------------------------------------------------
 
 
 def read_spec(pretrained: Any, scheme: str | None) -> Spec:
-    """The pair that is asked for."""
+    """Return the pair of the arguments."""
     if pretrained is None:
         raise UnsupportedError(f"expected a model; got none. Name it: {EXAMPLE}")
     if not isinstance(pretrained, str):
@@ -268,7 +268,7 @@ def read_spec(pretrained: Any, scheme: str | None) -> Spec:
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
-    """Refuse arguments of lm-eval's hf model that make no pair."""
+    """Refuse arguments of lm-eval's hf model that a pair cannot have."""
     for name in _REFUSED:
         if options.get(name):
             raise UnsupportedError(
@@ -278,10 +278,10 @@ def refuse_options(options: Mapping[str, Any]) -> None:
 
 
 def without_output_layer(model: Any, scheme: Scheme) -> Scheme:
-    """The scheme with +head= for the layer that gives the vocabulary's logits, where it has one.
+    """Return the scheme with +head= for the layer that gives the vocabulary's logits, if there is one.
 
-    That layer is left out as a classification head is; one that is tied to the token embeddings is left out anyway,
-    and a head that the user names stays.
+    That layer stays at full precision like a classification head, unless the user names a head. One that is tied to
+    the token embeddings is left out anyway.
     """
     get = getattr(model, "get_output_embeddings", None)
     output = get() if callable(get) else None

@@ -1,4 +1,4 @@
-"""What is gathered of the reference while lm-eval asks the candidate."""
+"""The recording of the reference while lm-eval evaluates the candidate."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """The answers and times of the reference that are gathered while lm-eval asks the candidate.
+    """The reference's answers and the times of stages, while lm-eval evaluates the candidate.
 
     Attributes:
-        tasks: lm-eval's, by name.
-        needs_digest: whether the digest of the candidate is to be taken.
+        tasks: lm-eval's tasks by name.
+        needs_digest: whether the candidate's digest is needed.
         answers: id of a request to the reference's answers, in order; requests live as long as their tasks.
         seconds: time by stage.
-        candidate_fingerprint: digest of the candidate, where it was taken.
+        candidate_fingerprint: the candidate's digest, once it is taken.
         prepared: whether the candidate is calibrated.
     """
 
@@ -29,7 +29,7 @@ class Recording:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Count the time inside for a stage."""
+        """Add the time inside to a stage."""
         start = time.perf_counter()
         yield
         self.seconds[stage] = round(self.seconds.get(stage, 0) + time.perf_counter() - start, 3)

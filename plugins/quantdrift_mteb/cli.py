@@ -1,4 +1,4 @@
-"""The entry points for quantdrift's commands: mteb's command line where there is no start-up hook, and its data."""
+"""Entry points of quantdrift's commands: mteb's command line without a start-up hook, and mteb's data."""
 
 import importlib
 import re
@@ -13,13 +13,13 @@ from quantdrift.data.labelled import Dataset
 
 
 def main() -> None:
-    """Change mteb here and now, whatever the hook's off switch says, and hand over to it."""
+    """Hook into mteb now, whatever the off switch says, and start its command line."""
     change(WATCHED, "mteb")
     importlib.import_module("mteb.cli").main()
 
 
 def read_task(name: str, split: str, subset: str | None) -> Dataset:
-    """The data of a task; see `quantdrift_mteb.data.read_task`. What no task is called is refused before mteb loads."""
+    """Read a task, see `quantdrift_mteb.data.read_task`; an unknown name is refused before mteb is loaded."""
     if "mteb" not in sys.modules and (texts := _texts()) and f'"{name}"' not in texts:
         names = re.findall(r'\bname="([^"\n]+)"', texts)
         hint = "(there is no folder of that name; quantdrift list tasks shows ours, and mteb has others)"
@@ -29,7 +29,7 @@ def read_task(name: str, split: str, subset: str | None) -> Dataset:
 
 
 def _texts() -> str:
-    """The files that name tasks, mteb's and ours; empty without mteb."""
+    """Return the source of mteb's tasks and of ours; empty without mteb."""
     mteb, ours = find_spec("mteb"), find_spec("quantdrift_tasks")
     if mteb is None or ours is None:
         return ""

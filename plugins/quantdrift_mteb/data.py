@@ -1,4 +1,4 @@
-"""The data of a task of mteb's, as quantdrift's own commands measure them."""
+"""Reads the data of mteb's tasks for quantdrift's own commands."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,23 +26,23 @@ OTHERWISE = "Run it inside mteb: mteb run --model quantdrift:MODEL@SCHEME -t TAS
 
 
 def read_task(name: str, split: str, subset: str | None) -> Dataset:
-    """The texts and labels of a task.
+    """Return the texts and labels of a task.
 
-    What mteb itself puts together is taken from it: titles and texts, queries and instructions, queries that have a
-    relevant document, and of classes the training inputs that its experiments draw, for the probe.
+    mteb itself joins titles and texts, queries and instructions, leaves out queries without a relevant document, and
+    draws the training inputs of its experiments, which the probe is fitted to.
 
     Args:
-        name: of the task.
-        split: of its data, such as "test".
-        subset: of its data, such as a language; None for the only one.
+        name: name of the task.
+        split: split of its data, such as "test".
+        subset: subset of its data, such as a language; None for the only one.
 
     Raises:
         DataError: there is no such task, split or subset, or its data cannot be loaded.
-        UnsupportedError: it is no plain search or classification of texts.
+        UnsupportedError: the task is no plain search or classification of texts or images.
     """
     try:
         task: Any = mteb.get_task(name)
-    except Exception as error:  # which kind has changed with mteb
+    except Exception as error:  # its class differs between versions of mteb
         raise DataError(f"mteb has no task {name!r}: {error.args[0] if error.args else error}") from error
     _refuse_kind(task)
     content = _content(task, split, subset)
@@ -67,7 +67,7 @@ def _refuse_kind(task: Any) -> None:
 
 
 def _content(task: Any, split: str, subset: str | None) -> Any:
-    """The data of a subset, by split or, of a search, of the split; what is not there is refused."""
+    """Return the data of a subset, of a search only those of the split."""
     name, subsets = task.metadata.name, list(task.hf_subsets)
     if subset is None and len(subsets) > 1:
         raise DataError(f"{name} has {len(subsets)} subsets; expected one of them (subset: ...): {', '.join(subsets)}")
@@ -110,13 +110,13 @@ def _search(task: Any, content: Any, split: str) -> RetrievalDataset:
 
 
 def _texts(task: Any, part: Any, kind: PromptType) -> tuple[str, ...]:
-    """Return the texts as mteb gives them to a model."""
+    """Return the texts that mteb gives to a model."""
     loader: Any = create_dataloader(part, task_metadata=task.metadata, prompt_type=kind, batch_size=32)
     return tuple(map(str, loader.dataset["text"]))
 
 
 def images_of(part: Any, column: str = "image") -> Images:
-    """The images of a column, decoded when they are asked for, and digests of them as they are stored."""
+    """Return the images of a column, decoded on access, with digests of the stored files."""
     stored = part.cast_column(column, Image(decode=False))
     contents = (
         image["bytes"] if image["bytes"] is not None else Path(image["path"]).read_bytes() for image in stored[column]
@@ -126,7 +126,7 @@ def images_of(part: Any, column: str = "image") -> Images:
 
 
 def _classes(task: Any, content: Any, split: str) -> ClassificationDataset:
-    """The train part is what mteb's experiments draw, each input once, in the order in which they come."""
+    """Return test and train part; the train part has each input that mteb's experiments draw, in their order."""
     train, test = content[task.train_split], content[split]
     drawn, order = [], None
     for number in range(task.n_experiments):
@@ -143,7 +143,7 @@ def _classes(task: Any, content: Any, split: str) -> ClassificationDataset:
 
 
 def _labelled(task: Any, part: Any, name: str, kind: str, *, once: bool = False) -> Labelled:
-    """Inputs and labels of a part, of texts each `once` if asked; called by their numbers."""
+    """Return inputs and labels of a part, with row numbers as ids; `once` drops texts that occur twice."""
     labels = tuple(map(str, part[task.label_column_name]))
     inputs: Sequence[Any]
     if kind == "image":
@@ -155,10 +155,10 @@ def _labelled(task: Any, part: Any, name: str, kind: str, *, once: bool = False)
 
 
 def _other_prompts(task: Any) -> frozenset[str]:
-    """Prompts of a model that mteb takes for this task, or does not take, other than quantdrift.
+    """Return the names of prompts that mteb and quantdrift use differently on this task.
 
-    quantdrift takes those called query and document. mteb looks for one of the task or its kind first, and of
-    classes for no other.
+    quantdrift uses those named query and document. mteb first looks for one of the task or its kind, and in
+    classification for no other.
     """
     heads = (task.metadata.name, task.metadata.type)
     roles = [kind.value for kind in PromptType]

@@ -1,4 +1,4 @@
-"""Evaluate both arms of a pair on a task, and write the drift into mteb's own result."""
+"""Evaluates both arms of a pair on a task, and writes the drift into mteb's own result."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -27,9 +27,9 @@ from quantdrift_mteb.search import NAMED
 def both_arms(pair: MtebPair, task: Any, cache: Any, meta: Any) -> Iterator[None]:
     """Let `task.evaluate(pair, ...)` run the reference, then the candidate.
 
-    The scores it returns are the candidate's, as mteb computes them, with the drift keys beside.
+    It returns the candidate's scores, as mteb computes them, and the drift keys.
     """
-    if "evaluate" in vars(task):  # mteb calls itself when it tracks emissions: once is enough
+    if "evaluate" in vars(task):  # mteb evaluates inside itself when it tracks emissions
         yield
         return
     place = None
@@ -58,7 +58,7 @@ def _evaluate(
     started, watch = now(), Recorder(task)
     put_back = remembered(task, "rng_state", "np_rng")
     with pair.as_arm("reference", task), watch.listening("reference"):
-        # predictions and timings in mteb's files are the candidate's
+        # predictions and timings in mteb's files are those of the candidate
         reference = original(pair, split, **{**kwargs, "prediction_folder": None, "timer": TimingStack()})
     put_back()
     with pair.as_arm("candidate", task), watch.listening("candidate"):
@@ -98,7 +98,7 @@ def _evaluate(
 def _written(
     pair: MtebPair, task: Any, where: Where, outcome: Outcome, *, place: Path | None, started: str
 ) -> dict[str, str]:
-    """Write the run folder, and say where it is."""
+    """Write the run folder, and return its key for mteb's result."""
     if place is None:
         return {}
     metadata = task.metadata
@@ -115,10 +115,10 @@ def _written(
 
 
 def mteb_keys(evidence: Evidence, *, searched: bool = True) -> dict[str, Any]:
-    """The figures that go into mteb's result beside its own, None where they are undefined.
+    """Return the figures for mteb's result, None for undefined ones.
 
-    Of a search the candidate's quality figures are left out: mteb's own keys are those. Elsewhere its accuracy is
-    there, for mteb's own is of other classifiers or another threshold.
+    The candidate's quality figures in a search are mteb's own keys and left out. Other tasks have its accuracy, as
+    mteb's accuracy is that of other classifiers or another threshold.
     """
     chosen = [
         metric
@@ -130,7 +130,7 @@ def mteb_keys(evidence: Evidence, *, searched: bool = True) -> dict[str, Any]:
 
 
 def _summary(scores: Mapping[str, Any]) -> str:
-    """Make one line for the terminal; the rest is in the result."""
+    """Return a line for the terminal; the rest is in the result."""
     if (flip := scores.get("drift_flip_at_1")) is None:
         low, full = scores.get("main_score"), scores["drift_reference_main_score"]
         return f"main score {low}, at full precision {full}"

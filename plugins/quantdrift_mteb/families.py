@@ -1,9 +1,9 @@
-"""The comparison of both arms in tasks of mteb's that are no search, without changing what the tasks do.
+"""Compares both arms in tasks of mteb's other than searches, without changing what the tasks do.
 
-What a task compares (embeddings, similarities) passes through a method of its own. While a pair is evaluated that is
-shadowed: the original runs as ever, and what it was given is kept. From what both arms gave it one function a family
-makes the comparison. A finished evaluation is worth more than its drift, so whatever goes wrong in that costs the
-drift of that split and subset, and one line says so.
+A task passes the values that it compares (embeddings, similarities) through a method of its own. While a pair is
+evaluated, that method is wrapped to record its arguments, and one function for each family of tasks compares those of
+both arms. A finished evaluation is worth more than its drift, so an error costs only the drift of that split and
+subset, and one line says so.
 """
 
 import functools
@@ -28,7 +28,7 @@ from quantdrift.models.store import digest_of
 from quantdrift_mteb.pairs import Where
 
 CLASSES = ("different", "same")
-"""What a pair of sentences is: mteb's labels 0 and 1."""
+"""Classes of a pair of sentences: mteb's labels 0 and 1."""
 
 _SIMILARITIES = {
     "similarity": "similarity_scores",
@@ -37,13 +37,13 @@ _SIMILARITIES = {
     "euclidean": "euclidean_distances",
     "dot": "dot_scores",
 }
-"""What mteb calls a similarity in its figures and among its scores, in its own order."""
+"""mteb's name of a similarity in its figures to that among its scores, in mteb's order."""
 _SUBSET = "_evaluate_subset"
-"""What mteb evaluates one subset of a split with."""
+"""mteb's method that evaluates one subset of a split."""
 
 
 class RecordedCall(NamedTuple):
-    """A call of the method that is listened to: its arguments by name, and its result."""
+    """A call of the recorded method: its arguments by name, and its result."""
 
     arguments: Mapping[str, Any]
     result: Any
@@ -55,8 +55,8 @@ class Compared:
 
     Attributes:
         evidence: the per-input record; None where the task is one ranking.
-        keys: figures for mteb's result beside those of the evidence.
-        reading: how the evidence's scores were had, for the record.
+        keys: more figures for mteb's result than those of the evidence.
+        reading: origin of the evidence's scores, for the record.
     """
 
     evidence: Evidence | None = None
@@ -66,12 +66,12 @@ class Compared:
 
 Calls = Sequence[RecordedCall]
 Compare = Callable[[Any, Where, Calls, Calls], Compared]
-"""From the task, split and subset, and the calls in either arm."""
+"""Compares both arms, given the task, split and subset, and the calls in either arm."""
 
 
 def family_of(task: Any) -> tuple[str, Compare] | None:
-    """The method of a task that is listened to, and what compares; None where there is nothing to compare."""
-    # mteb derives these from classification, but an input has several classes there, or none
+    """Return the method of a task to record, and the comparison; None where there is nothing to compare."""
+    # mteb derives these from classification, but their inputs have several classes or none
     if isinstance(task, abstasks.AbsTaskMultilabelClassification | abstasks.AbsTaskRegression):
         return None
     families: dict[type, tuple[str, Compare]] = {
@@ -95,7 +95,7 @@ class Recorder:
         name = "" if self.family is None else self.family[0]
         method, subset = getattr(self.task, name, None), getattr(self.task, _SUBSET, None)
         if method is None or subset is None or {name, _SUBSET} & vars(self.task).keys():
-            yield  # nothing to hear, or somebody else's doing: it stays
+            yield  # nothing to record, or somebody else has wrapped it already
             return
         signature, heard = inspect.signature(method), list[RecordedCall]()
 
@@ -121,25 +121,25 @@ class Recorder:
             delattr(self.task, _SUBSET)
 
     def compared(self, where: Where) -> Compared:
-        """Compare both arms on one split and subset; empty where this kind of task has nothing to compare."""
+        """Compare both arms on one split and subset; empty for tasks with nothing to compare."""
         if self.family is None:
             return Compared()
         method, compare = self.family
         arms: tuple[Arm, Arm] = ("reference", "candidate")
         full, low = (self._heard.pop((arm, where), []) for arm in arms)
         if not (full and low):
-            raise UnsupportedError(f"its evaluation is one of its own: mteb did not call {method}, or not in this way")
+            raise UnsupportedError(f"it evaluates in its own way: mteb did not call {method} as expected")
         return compare(self.task, where, full, low)
 
 
-# --- classification: a probe fitted on the reference reads both arms ------------------------------
+# --- classification: a probe fitted to the reference reads both arms ------------------------------
 
 
 def _classes(task: Any, where: Where, reference: Calls, candidate: Calls) -> Compared:
-    """The frozen classifier's logits, in place of the new classifiers that mteb fits to each arm several times.
+    """Compare the logits of one probe, where mteb fits several new classifiers to each arm.
 
-    A linear probe is fitted on the reference's embeddings of all training inputs that mteb's own experiments drew.
-    The experiments get the very same test embeddings.
+    The linear probe is fitted to the reference's embeddings of all training inputs that mteb's experiments drew. All
+    experiments have the same test embeddings.
     """
 
     def labels(heard: RecordedCall, part: str) -> list[str]:
@@ -168,8 +168,8 @@ def _classes(task: Any, where: Where, reference: Calls, candidate: Calls) -> Com
 # --- similarities of pairs: all pairs are one ranking, and a frozen threshold decides -------------
 
 
-def _order(task: Any, where: Where, reference: Calls, candidate: Calls) -> Compared:
-    """The agreement of the two orders by the similarity that decides an STS task's main score."""
+def _order(task: Any, _: Where, reference: Calls, candidate: Calls) -> Compared:
+    """Compare the two orders by the similarity of an STS task's main score."""
     name = str(task.metadata.main_score).partition("_")[0]
     arms = []
     for heard in map(_only, (reference, candidate)):
@@ -181,7 +181,7 @@ def _order(task: Any, where: Where, reference: Calls, candidate: Calls) -> Compa
 
 
 def _decisions(task: Any, where: Where, reference: Calls, candidate: Calls) -> Compared:
-    """Decide which pairs are the same, by the similarity and the threshold that are the best ones for the reference.
+    """Decide which pairs are the same, by the similarity and threshold that are best for the reference.
 
     The two classes score (threshold - s) / 2 and (s - threshold) / 2, so that the gap is the distance to the
     threshold, and twice epsilon the change of the similarity.
@@ -206,7 +206,7 @@ def _decisions(task: Any, where: Where, reference: Calls, candidate: Calls) -> C
         labels=[CLASSES[int(label == 1)] for label in labels],
     )
     return Compared(
-        evidence=replace(evidence, confidence=None),  # its softmax would mean nothing
+        evidence=replace(evidence, confidence=None),  # a softmax of these has no meaning
         keys=_order_keys(*scores),
         reading={"reading": "threshold", "similarity": name, "threshold": threshold},
     )
@@ -225,17 +225,17 @@ def _only(calls: Calls) -> RecordedCall:
 
 
 def _deciding(main_score: str, figures: Any) -> str:
-    """The similarity that a main score is of; of a maximum, the first that reaches it."""
+    """Return the similarity of a main score; of a maximum, the first that reaches it."""
     name, _, figure = main_score.partition("_")
     if name in _SIMILARITIES:
         return name
     if name != "max":
-        raise DataError(f"its main score is {main_score}, which is not of one similarity")
+        raise DataError(f"its main score is {main_score}, which belongs to no single similarity")
     return max(_SIMILARITIES, key=lambda similarity: figures[f"{similarity}_{figure}"])
 
 
 def _similar(heard: RecordedCall, name: str) -> NDArray[np.float64]:
-    """The similarities of the pairs; a distance is turned around."""
+    """Return the similarities of the pairs, distances negated."""
     key = _SIMILARITIES[name]
     scores = np.asarray(heard.arguments["similarity_scores"][key], dtype=np.float64)
     return -scores if key.endswith("distances") else scores

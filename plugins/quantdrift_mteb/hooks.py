@@ -1,7 +1,7 @@
-"""The changes in mteb when it is imported: a few functions are wrapped.
+"""Wraps a few functions of mteb when it is imported.
 
-Stock models and stock tasks go through untouched. Every function here raises TypeError if mteb does not look as
-expected; the caller turns that into one warning and leaves mteb alone.
+Stock models and tasks are not affected. The functions raise TypeError if mteb does not look as expected; the caller
+turns that into one warning and leaves mteb unchanged.
 """
 
 import importlib
@@ -23,7 +23,7 @@ def on_evaluate_imported(module: ModuleType) -> None:
 
 
 def on_tasks_imported(module: ModuleType) -> None:
-    """Let mteb find our tasks by name; its list stays as it is, and so does what is filtered by it."""
+    """Let mteb find our tasks by name; its lists of tasks do not change."""
     if not isinstance(getattr(module, "_TASKS_REGISTRY", None), dict):
         raise TypeError("mteb.get_tasks has no _TASKS_REGISTRY dict")
 
@@ -37,7 +37,7 @@ def on_tasks_imported(module: ModuleType) -> None:
 
 
 def on_benchmarks_imported(module: ModuleType) -> None:
-    """Let mteb find our benchmarks by name; its list stays as it is."""
+    """Let mteb find our benchmarks by name; its list does not change."""
     wrap(module, "get_benchmark", ("benchmark_name",), _benchmark)
 
 

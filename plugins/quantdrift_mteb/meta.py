@@ -1,4 +1,4 @@
-"""Make a ModelMeta that loads a pair from `MODEL@SCHEME`."""
+"""Makes a ModelMeta that loads a pair from `MODEL@SCHEME`."""
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import packages_distributions, version
@@ -14,7 +14,7 @@ from quantdrift.candidate.calibration.sample import calibration_texts
 from quantdrift.candidate.methods import methods_of
 from quantdrift.metrics.keys import harness_metrics
 from quantdrift.models.adapters import merge_adapters
-from quantdrift.models.files.checkpoint import full_precision
+from quantdrift.models.files.checkpoint import full_precision_source
 from quantdrift.models.files.kinds import is_cross_encoder, is_multi_vector, is_sparse, model_json
 from quantdrift.models.files.named import EMBEDDED, ModelSource
 from quantdrift.models.layers import modules_of
@@ -29,16 +29,15 @@ KINDS: Mapping[str, tuple[Any, str, Callable[[ModelSource], bool]]] = {
     "MultiVectorEncoder": (MultiVectorWrapper, "late-interaction", is_multi_vector),
     "SparseEncoder": (SparseEncoderWrapper, "sparse", is_sparse),
 }
-"""A model's class of sentence-transformers to what mteb loads it with, what mteb calls it, and whether a folder holds
-one; of several, the last is meant."""
+"""Class of sentence-transformers to mteb's loader, mteb's word for it, and a test of folders; the last fit counts."""
 GetModelMeta = Callable[..., ModelMeta]
 
 
 class PairMeta(ModelMeta):
-    """Metadata of a pair; what the model needs installed is checked when the model is loaded."""
+    """Metadata of a pair; requirements are checked when the model is loaded."""
 
     def _check_requirements(self) -> None:
-        # mteb's check names the pair and ends in a traceback; the base model's own is what counts
+        # mteb's check names the pair and ends in a traceback; that of the base model counts
         return
 
 
@@ -49,11 +48,11 @@ def pair_meta(
     *,
     experiment_kwargs: Mapping[str, Any] | None = None,
 ) -> ModelMeta:
-    """The metadata of a pair: the base model's, under a name of its own."""
+    """Return the base model's metadata under the pair's name."""
     methods_of(spec.scheme)
-    harness_metrics()  # a misspelt one is better known now than after hours
+    harness_metrics()  # a misspelt name is refused now, not after hours
     calibration_texts(spec.scheme)  # likewise
-    source = full_precision(spec.model)
+    source = full_precision_source(spec.model)
     base = _base_meta(source, revision, get_model_meta)
     name, digests = str(base.name), [digest[:12] for digest in files_of(spec).values()]
     fields = {
@@ -62,7 +61,7 @@ def pair_meta(
         "adapted_from": name,
         "loader": _loader(spec, source, base),
         "loader_kwargs": {},
-        # mteb takes a result of the same name and revision as done already, whatever the files say now
+        # mteb reuses a result of the same name and revision, whatever the files hold now
         "revision": "-".join([str(base.revision), *digests]) if digests else base.revision,
         "superseded_by": None,
         "experiment_kwargs": base.experiment_kwargs if experiment_kwargs is None else experiment_kwargs,
@@ -95,7 +94,7 @@ def _hub_meta(name: str, revision: str | None, get_model_meta: GetModelMeta) -> 
 
 
 def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., Any]:
-    """Make the function that mteb calls to load the pair."""
+    """Return the function that mteb calls to load the pair."""
 
     def load_quantdrift_pair(name: str, revision: str | None = None, device: str | None = None, **kwargs: Any) -> Any:
         asked = {**base.loader_kwargs, **kwargs}
@@ -112,7 +111,7 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
                     asked["device"] = device
                 loader: Any = base.loader
                 model = loader(source.location, revision=None, **asked)
-                # as load_model does; what it was loaded with tells its embeddings apart
+                # as load_model does; loading arguments tell embeddings apart
                 model.mteb_model_meta = base.model_copy(update={"loader_kwargs": asked})
             for module in modules_of(model):
                 merge_adapters(module)
@@ -123,16 +122,16 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
     return load_quantdrift_pair
 
 
-# --- a model folder as mteb sees it ---------------------------------------------------------------
+# --- metadata of a model folder --------------------------------------------------------------------
 
 
 def local_meta(source: ModelSource) -> ModelMeta:
-    """The metadata of a model that lies in a folder; its loader takes the folder."""
+    """Return metadata of a model in a folder; its loader takes the folder."""
     loader, said = [(loader, said) for loader, said, is_one in KINDS.values() if is_one(source)][-1]
     return ModelMeta.create_empty(
         {
             "name": f"local/{source.canonical}",
-            # changes with a file, so that results of other weights are not reused
+            # changes with the files, so that results of other weights are not reused
             "revision": f"local-{stamp_of(source.location)[:12]}",
             "loader": loader,
             "framework": ["Sentence Transformers", "PyTorch"],

@@ -1,10 +1,10 @@
-"""The model objects that mteb gets: a pair that answers as one of its two arms.
+"""The model objects that mteb gets: a pair that answers as one of its arms.
 
-Embedding models stay encoders for every task; for retrieval they search by themselves, so that both arms are scored in
+Embedding models remain encoders for every task; in retrieval they search themselves, so that both arms are scored in
 one pass. A shortlist is reranked once per arm.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
@@ -25,7 +25,7 @@ Where = tuple[str, str]
 
 
 def make_pair(model: Any, spec: Spec, source: ModelSource, *, notes: Sequence[str] = ()) -> "MtebPair":
-    """Pair a model that mteb loaded with its candidate; `notes` tell what libraries said of it."""
+    """Pair a model that mteb loaded with its candidate; `notes` are those of loading."""
     weights = weights_of(model, spec.scheme, spec.model)
     weights.notes = tuple(notes)
     if isinstance(getattr(model, "model", None), MultiVectorEncoder):
@@ -33,8 +33,8 @@ def make_pair(model: Any, spec: Spec, source: ModelSource, *, notes: Sequence[st
     encodes, own = (isinstance(model, kind) for kind in (models.EncoderProtocol, models.SearchProtocol))
     if own or not (encodes or isinstance(model, models.CrossEncoderProtocol)):
         raise UnsupportedError(
-            f"{spec.model} is no model of mteb's that embeds or reranks: a search of its own is not measured from the "
-            "inside. Run both models by themselves, and compare: quantdrift diff A B"
+            f"{spec.model} is no model of mteb's that embeds or reranks, and a search of its own is not measured. Run "
+            "both models by themselves, and compare: quantdrift diff A B"
         )
     if not encodes:
         refuse_without_search(weights, f"{spec.model} reads query and document together", named=searches.NAMED)
@@ -42,17 +42,15 @@ def make_pair(model: Any, spec: Spec, source: ModelSource, *, notes: Sequence[st
 
 
 class MtebPair:
-    """The base of both kinds of pair.
-
-    Used by mteb as an ordinary model it is the candidate; inside `as_arm` the arm that is named there.
+    """The base of all kinds of pair: the candidate to mteb, or inside `as_arm` the arm that is named there.
 
     Attributes:
-        base: mteb's own model object, in whatever arm is in place.
+        base: mteb's own model object, with the weights of either arm.
         pair: its reference and candidate weights.
-        arms: which of them answers.
-        spec: what was asked for.
-        source: where the model came from.
-        found: what the searches of the present evaluation gave, and for what.
+        arms: chooses the arm that answers.
+        spec: the pair's spec.
+        source: the model's origin.
+        found: searches of the present evaluation and their outcomes, by split and subset.
         mteb_model_meta: mteb's metadata of the pair.
     """
 
@@ -70,9 +68,9 @@ class MtebPair:
 
     @contextmanager
     def as_arm(self, arm: Arm, task: Any) -> Iterator[None]:
-        """Answer as one arm on a task of mteb's inside; afterwards the reference's weights are back.
+        """Answer as one arm on a task; afterwards the reference's weights are in place.
 
-        The reference comes first: its searches measure both arms, the candidate's then take what was found.
+        The reference comes first: its searches measure both arms, and those of the candidate reuse the outcomes.
         """
         if arm == "reference":
             self._encoded, self.found = searches.Encoded(), {}
@@ -84,7 +82,7 @@ class MtebPair:
             self._task, self._corpus = previous, None
 
     def _in_place(self, prompt_type: Any = None) -> None:
-        """Put in place the weights that the present arm has for this kind of input."""
+        """Put in place the present arm's weights for this kind of input."""
         if self.arms.arm == "candidate":
             if not self.arms.session and self.pair.needs_widths:
                 refuse_without_search(self.pair, "nothing is searched here", named=searches.NAMED)
@@ -100,8 +98,8 @@ class MtebPair:
     def search(self, queries: Any, *, top_k: int, top_ranked: Any = None, **context: Any) -> Results:
         """Rank the corpus for every query (mteb's SearchProtocol).
 
-        In an evaluation the reference's search measures both arms. Outside of one it is the candidate's search, and
-        nothing is measured.
+        In an evaluation the reference's search measures both arms; elsewhere the candidate searches and nothing is
+        measured.
         """
         corpus, self._corpus = self._corpus, None
         if corpus is None:
@@ -116,16 +114,21 @@ class MtebPair:
         )
         if not self.arms.session:
             self._in_place()
-            return call.run(self._searcher())
+            return call.run(self._searcher(self))
         where = (context["hf_split"], context["hf_subset"])
         if self.arms.arm == "reference" or not call.answered_by(self.found.get(where)):
             self.arms.restore()
             self.found[where] = (call, self._measure(call))
         return self.found[where][1].results(self.arms.arm)
 
-    _measure: Callable[[searches.SearchCall], Outcome]
-    _searcher: Callable[[], Any]
-    """Makes the searcher that mteb itself would use."""
+    def _measure(self, call: searches.SearchCall) -> Outcome:
+        if call.top_ranked is None:
+            return searches.search_by_embedding(self.pair, self.base, call)
+        return searches.rerank(self.arms, self._searcher(self.base), call)
+
+    def _searcher(self, model: Any) -> Any:
+        """Return the searcher that mteb itself would use for a model."""
+        return models.SearchEncoderWrapper(model)
 
 
 class PairedEncoder(MtebPair):
@@ -150,25 +153,13 @@ class PairedEncoder(MtebPair):
         """The base model's pairwise similarity."""
         return self.base.similarity_pairwise(embeddings1, embeddings2)
 
-    def _measure(self, call: searches.SearchCall) -> Outcome:
-        if call.top_ranked is None:
-            return searches.search_by_embedding(self.pair, self.base, call)
-        return searches.rerank(self.arms, models.SearchEncoderWrapper(self.base), call)
-
-    def _searcher(self) -> Any:
-        return models.SearchEncoderWrapper(self)
-
 
 class PairedSearcher(MtebPair):
     """A pair of late-interaction models, which are searches to mteb."""
 
-    def _measure(self, call: searches.SearchCall) -> Outcome:
-        if call.top_ranked is None:
-            return searches.search_by_embedding(self.pair, self.base, call)
-        return searches.rerank(self.arms, self._searcher(), call)
-
-    def _searcher(self) -> Any:
-        return copy(self.base)  # it keeps the corpus that it searches
+    def _searcher(self, model: Any) -> Any:
+        del model
+        return copy(self.base)  # a searcher keeps its corpus
 
 
 class PairedReranker(MtebPair):
@@ -180,7 +171,7 @@ class PairedReranker(MtebPair):
                 f"{self.spec.model} is a cross-encoder: it reranks a given shortlist. {call.task.name} has none; "
                 "choose a reranking task"
             )
-        return searches.rerank(self.arms, self._searcher(), call)
+        return super()._measure(call)
 
-    def _searcher(self) -> Any:
-        return models.SearchCrossEncoderWrapper(self.base)
+    def _searcher(self, model: Any) -> Any:
+        return models.SearchCrossEncoderWrapper(model)

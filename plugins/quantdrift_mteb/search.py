@@ -1,4 +1,4 @@
-"""The searches of mteb, by both arms of a pair: embeddings that are streamed, or shortlists that both arms rerank."""
+"""Searches of mteb by both arms of a pair: by streamed embeddings, or by reranking shortlists."""
 
 import copy
 import json
@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from quantdrift import harness
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.progress import progress_bars
 from quantdrift.builtin.cross_encoder.work import activation_of
 from quantdrift.builtin.multi_vector.model import token_vectors
 from quantdrift.builtin.multi_vector.scoring import MaxSim, Product
@@ -38,24 +39,24 @@ from quantdrift.scoring.similarity import Similarity
 from quantdrift_mteb.data import images_of
 
 NAMED = "MODEL@allocation.json"
-"""How a pair of a stored allocation is written to mteb."""
+"""A pair with a stored allocation, as mteb is given it."""
 
 _PROMPTS = ("default_prompt_name", "instruction_template", "model_prompts", "prompts", "prompts_dict")
 _SETTINGS = (*_PROMPTS, "max_active_dims", "max_length", "max_seq_length", "truncate_dim")
-"""Attributes of a model, or of what it wraps, that decide its embeddings beside the weights."""
+"""Attributes of a model, or of the model that it wraps, that decide embeddings beside the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchCall:
-    """A search as mteb asked for it.
+    """A search that mteb asked for.
 
     Attributes:
-        queries: a dataset.
-        corpus: a dataset.
+        queries: dataset of queries.
+        corpus: dataset of documents.
         top_k: documents per query.
-        top_ranked: query id to the documents that are reranked; None searches all.
-        context: what mteb tells models beside: task, split, subset, arguments for encoding.
-        skip_identical: whether a document of the query's own id does not count.
+        top_ranked: query id to the documents to rerank; None searches all.
+        context: mteb's other arguments: task, split, subset, arguments for encoding.
+        skip_identical: whether documents of the query's own id do not count.
     """
 
     queries: Any
@@ -77,11 +78,11 @@ class SearchCall:
 
     @property
     def progress(self) -> Any:
-        """Progress as mteb was told to show it."""
-        return harness.progress_if(self.context["encode_kwargs"].get("show_progress_bar", True))
+        """Progress bars, if mteb shows its own."""
+        return progress_bars(quiet=not self.context["encode_kwargs"].get("show_progress_bar", True))
 
     def run(self, searcher: Any, *, top_k: int | None = None) -> harness.Results:
-        """Ask a search model of mteb's, for as many documents as mteb asked for if not told otherwise."""
+        """Run a search model of mteb's, by default for as many documents as mteb asked for."""
         searcher.index(self.corpus, **self.context)
         results: harness.Results = searcher.search(
             self.queries, top_k=top_k or self.top_k, top_ranked=self.top_ranked, **self.context
@@ -89,13 +90,13 @@ class SearchCall:
         return results
 
     def of(self, queries: Any, corpus: Any, top_ranked: Mapping[str, list[str]] | None, batch_size: int) -> Self:
-        """Make the call for other queries and documents, without a progress bar."""
+        """Return the call for other queries and documents, without a progress bar."""
         encoding = {**self.context["encode_kwargs"], "batch_size": batch_size, "show_progress_bar": False}
         context = {**self.context, "encode_kwargs": encoding}
         return replace(self, queries=queries, corpus=corpus, top_ranked=top_ranked, context=context)
 
     def part(self, wanted: Mapping[str, list[str]], batch_size: int) -> Self:
-        """The call for some queries and documents only, each in the opposite order."""
+        """Return the call for some queries and documents, each in reverse order."""
         documents = {name for names in wanted.values() for name in names}
         queries, corpus = (
             dataset.select([row for row, name in enumerate(dataset["id"]) if name in names][::-1])
@@ -104,7 +105,7 @@ class SearchCall:
         return self.of(queries, corpus, wanted, batch_size)
 
     def answered_by(self, earlier: "tuple[SearchCall, harness.Outcome] | None") -> bool:
-        """Return whether an earlier call searched for the same."""
+        """Return whether an earlier call was the same search."""
         if earlier is None:
             return False
         other = earlier[0]
@@ -122,7 +123,7 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> ha
         similarity = harness.similarity_of(model.similarity, dimension if isinstance(dimension, int) else None)
     if similarity is None or call.context["encode_kwargs"].get("precision") not in {None, "float32"}:
         raise UnsupportedError(
-            f"{pair.name} compares its embeddings in a way that quantdrift does not compute; expected cosine, dot "
+            f"{pair.name} compares embeddings by a similarity that quantdrift does not compute; expected cosine, dot "
             "product or Euclidean distance of float32. Else run both models, and compare: quantdrift diff A B"
         )
     texts = calibration_texts(pair.scheme)
@@ -150,7 +151,7 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> ha
 
 
 def product_of(model: Any) -> Product | None:
-    """How a model compares outputs of several rows an input; None for one vector each."""
+    """Return how a model compares outputs of several rows an input; None for one vector an input."""
     inner = getattr(model, "model", None)
     if isinstance(inner, MultiVectorEncoder):
         return MaxSim(mean=inner.similarity_fn_name == "meanmaxsim")
@@ -160,7 +161,7 @@ def product_of(model: Any) -> Product | None:
 
 
 def rerank(arms: harness.Arms, searcher: Any, call: SearchCall) -> harness.Outcome:
-    """Rerank a shortlist once per arm, with what mteb itself would search with."""
+    """Rerank a shortlist once per arm, by the searcher that mteb itself would use."""
     pair, name, ids, model = arms.pair, call.task.name, list(call.corpus["id"]), searcher.model
     harness.refuse_without_search(pair, f"{name} is no search over embeddings of this model", named=NAMED)
     asked = set(call.queries["id"])
@@ -180,15 +181,13 @@ def rerank(arms: harness.Arms, searcher: Any, call: SearchCall) -> harness.Outco
         corpus = call.corpus if texts is None else _corpus_of(texts)
         return inputs_of(model, call, "document", corpus) if encodes else _asked_for(searcher, call, corpus)
 
-    scorers = [getattr(model, "model", None)]
-    activation, search = activation_of(scorers), "the model's own search"
+    activation, search = activation_of(pair.modules), "the model's own search"
     outcome = harness.search_lists(
         arms,
         run,
         score,
         shortlists=ranked,
         item_ids=ids,
-        scorers=scorers,
         harness="mteb",
         skip_same_id=call.skip_identical,
         settings=Settings(k=max(harness.DEPTH, call.top_k), batch_size=call.batch_size),
@@ -207,12 +206,12 @@ def _cut(results: harness.Results, top_k: int) -> harness.Results:
 
 
 def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> harness.Side:
-    """The queries or the documents of a search, embedded chunk by chunk."""
+    """Return the queries or the documents of a search, embedded chunk by chunk."""
     kind = PromptType.query if role == "query" else PromptType.document
     context, product = dict(call.context), product_of(model)
     n_processes, encoding = context.pop("num_proc", None), context.pop("encode_kwargs")
     others = {name: value for name, value in encoding.items() if name not in {"batch_size", "show_progress_bar"}}
-    # Prepared once: selecting rows of the prepared data costs nothing, preparing each chunk does.
+    # prepared once: to select rows of prepared data costs nothing, to prepare each chunk does
     loader: Any = create_dataloader(
         dataset, task_metadata=call.task, prompt_type=kind, batch_size=call.batch_size, num_proc=n_processes
     )
@@ -236,14 +235,14 @@ def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> harness.
     elif call.task.get_modalities(kind) == ["image"]:
         contents = digest_of(images_of(dataset).contents)
     if contents is not None:
-        # models choose prompts by what is known of the task
+        # models choose prompts by the task
         task = [call.task.name, call.task.type, call.task.prompt, context["hf_subset"]]
         key = {**_key(model), "task": task, "texts": contents, "encode": others}
     return harness.Side.of(role, list(dataset["id"]), encode, key, lengths)
 
 
 def _key(model: Any) -> dict[str, Any]:
-    """Describe all that is known to decide a model's embeddings beside weights and inputs."""
+    """Describe all that decides a model's embeddings beside weights and inputs."""
     meta, modules = model.mteb_model_meta, modules_of(model)
     holders = (model, getattr(model, "model", None))
     parts = [type(model).__qualname__, str(meta.name), str(meta.revision), repr(meta.loader_kwargs)]
@@ -254,7 +253,7 @@ def _key(model: Any) -> dict[str, Any]:
 
 
 def _digest_of_rows(dataset: Any) -> str:
-    """A digest of all columns of a dataset of text."""
+    """Return the digest of all columns of a dataset of text."""
     return digest_of(json.dumps(batch, sort_keys=True, default=str) for batch in dataset.iter(batch_size=1024))
 
 
@@ -262,7 +261,7 @@ def _digest_of_rows(dataset: Any) -> str:
 
 
 def _asked_for(searcher: Any, call: SearchCall, corpus: Any) -> harness.Side:
-    """Documents, each asked for by its first words: no query is ever used."""
+    """Return documents, each with its first words as its query: real queries are never used."""
 
     def run(rows: list[int], batch_size: int) -> None:
         documents = corpus.select(rows)
@@ -293,54 +292,54 @@ Call = tuple[Any, Any, dict[str, Any]]
 
 
 class Encoded:
-    """The inputs that the reference encoded in a task that is no search."""
+    """The inputs that the reference encoded in a task other than a search."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.arguments: dict[str, Any] = {}
 
     def note(self, loader: Any, kwargs: dict[str, Any]) -> None:
-        """Remember a call, unless it is of queries."""
+        """Remember a call that does not encode queries."""
         self.arguments = self.arguments or kwargs
         dataset = getattr(loader, "dataset", None)
         if kwargs.get("prompt_type") != PromptType.query and hasattr(dataset, "select"):
             self.calls.append((dataset, loader.collate_fn, kwargs))
 
     def calibrate(self, pair: QuantizedPair, model: Any, name: str) -> None:
-        """Calibrate the pair on inputs drawn from all calls, or a file; labels play no part."""
+        """Calibrate the pair on inputs drawn from all calls, or on a file; labels play no part."""
         calls, kwargs = self.calls, self.arguments
         if (texts := calibration_texts(pair.scheme)) is not None:
             calls = [(Dataset.from_dict({"text": texts}), None, kwargs)]
         if not calls:
             raise UnsupportedError(
-                f"{pair.scheme} calibrates on what {name} encodes, but nothing came by that could be drawn from; give "
+                f"{pair.scheme} calibrates on what {name} encodes, but it encoded nothing to draw from; give "
                 "texts with +calib=FILE, or use rtn or hqq"
             )
         starts = np.cumsum([0, *(len(dataset) for dataset, _, _ in calls)])
         groups = np.repeat(np.arange(len(calls)), np.diff(starts))
 
         def run(rows: list[int], batch_size: int) -> None:
-            number = int(groups[rows[0]])  # a batch is of one call
+            number = int(groups[rows[0]])  # a batch is from one call
             encode_some(model, calls[number], [row - int(starts[number]) for row in rows], batch_size)
 
         harness.calibrate(
             pair,
-            lambda: harness.runs(run, len(groups), key=None),  # mteb itself keeps the result, so nothing else would
+            lambda: harness.runs(run, len(groups), key=None),  # mteb keeps the result, so a cache has no use
             batch_size=int(kwargs.get("batch_size", 32)),
-            progress=harness.progress_if(kwargs.get("show_progress_bar", True)),
+            progress=progress_bars(quiet=not kwargs.get("show_progress_bar", True)),
             groups=groups,
         )
 
 
 def encode_some(model: Any, call: Call, rows: Iterable[int], batch_size: int) -> None:
-    """Encode some rows of what a model was given once more."""
+    """Encode some rows of a call again."""
     dataset, collate, kwargs = call
     chunk: DataLoader[Any] = DataLoader(dataset.select(rows), batch_size=batch_size, collate_fn=collate)
     model.encode(chunk, **{**kwargs, "batch_size": batch_size, "show_progress_bar": False})
 
 
 def watch_layers(pair: QuantizedPair, model: Any, loader: Any, kwargs: dict[str, Any]) -> None:
-    """Encode a few inputs of a call again, to see which layers are reached; once per pair, for the record only."""
+    """Encode a few inputs of a call again to see which layers are reached; once per pair, for the record."""
     dataset = getattr(loader, "dataset", None)
     if dataset is None or len(pair.never_reached) < len(pair.layers) or not hasattr(dataset, "select"):
         return

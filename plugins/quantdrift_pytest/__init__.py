@@ -5,7 +5,7 @@
     def test_drift():
         assert_drift("minilm@W4-rtn", data="data/faq", flip=0.25)
 
-pytest loads this package in every session, so nothing heavy is imported before a test asks.
+pytest loads this package in every session, so heavy imports wait until a test needs them.
 """
 
 from typing import TYPE_CHECKING

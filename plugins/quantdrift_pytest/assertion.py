@@ -1,4 +1,4 @@
-"""`assert_drift` and the fixture: what tests call, without numpy until they do."""
+"""`assert_drift` and the fixture; numpy is imported once a test calls them."""
 
 from __future__ import annotations
 
@@ -31,36 +31,35 @@ def assert_drift(
 ) -> Drift:
     """Assert that quantization changes no more than is allowed.
 
-    What was measured before, in this session or an earlier one, is not measured again.
+    A measurement of this session or an earlier one is not made again.
 
     Args:
         spec: `MODEL@SCHEME`, or `MODEL vs CHECKPOINT`.
-        data: folder of the data; a path begins at pytest's rootdir.
+        data: folder of the data, relative to pytest's rootdir.
         task: name of a task, in place of a folder.
-        split: of the folder.
-        baseline: committed file that the run is compared with, input by input; it begins at the rootdir too. `pytest
+        split: split of the folder's data.
+        baseline: committed file to compare with, input by input, relative to the rootdir. `pytest
             --quantdrift-update` writes it.
-        rules: what is asked, as in `quantdrift gate`; with a baseline and without rules, that the run be no worse
-            than it.
-        slices: of inputs, name to patterns on their ids, for rules that look at one.
+        rules: rules as in `quantdrift gate`; by default, with a baseline, that the run is no worse than it.
+        slices: name to patterns of input ids, for rules on a part of the inputs.
         alpha: level of the tests, over all rules.
-        accept_underpowered: whether too few inputs to tell end in a warning, not in a failure.
-        settings: of the measurement: k, batch_size, noise_floor, seed, device, revision, keep_own_ids.
-        limits: by metric: `flip=0.25` is the rule `flip@1 <= 0.25`, `ndcg_at_10=0.6` is `ndcg@10 >= 0.6`.
+        accept_underpowered: whether too few inputs give a warning instead of a failure.
+        settings: settings of the measurement: k, batch_size, noise_floor, seed, device, revision, keep_own_ids.
+        limits: limits by metric: `flip=0.25` is the rule `flip@1 <= 0.25`, `ndcg_at_10=0.6` is `ndcg@10 >= 0.6`.
 
     Returns:
-        The measurement, for further asserts.
+        The measurement, for further assertions.
 
     Raises:
         AssertionError: a rule does not hold, or cannot be judged.
-        pytest.UsageError: nothing is asked, or there is no session.
+        pytest.UsageError: no rule, limit or baseline is given, or there is no session.
         QuantDriftError: spec, data, model, a rule or the baseline cannot be used.
     """
     __tracebackhide__ = True
     session = current()
     from quantdrift_pytest.drift import ask, measured, settle  # noqa: PLC0415 -- numpy, pyarrow
 
-    # what cannot be asked is refused before anything is measured
+    # a question that cannot be answered is refused before anything is measured
     question = ask(session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, **limits)
     drift = measured(session, spec, settings or {}, data=data, task=task, split=split)
     settle(drift, question, accept_underpowered=accept_underpowered)
@@ -83,7 +82,7 @@ class Drifts:
         split: str = "test",
         **settings: Any,
     ) -> Drift:
-        """A measurement, made now or read back; arguments are those of `assert_drift`."""
+        """Return a measurement, made now or read back; arguments as of `assert_drift`."""
         __tracebackhide__ = True
         from quantdrift_pytest.drift import measured  # noqa: PLC0415 -- numpy, pyarrow
 

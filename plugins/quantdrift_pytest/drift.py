@@ -1,8 +1,8 @@
-"""A measured pair as a test sees it, what a test asks of it, what it says when that fails, and how it is measured.
+"""A measured pair as a test sees it: how it is measured, judged, and reported when a test fails.
 
-A pair is measured once: by one process of one session, for all that ask the same. Runs lie in pytest's cache under the
-fingerprint of what is asked; those that a later session cannot trust lie in a folder of the session. A lock per run
-lets one process measure while the others wait and then read.
+A pair is measured once, for all tests and processes that ask for the same. Runs lie in pytest's cache under their
+fingerprint, or in a folder of the session if a later session could not trust them. A lock for each run lets one process
+measure while the others wait for it.
 """
 
 import functools
@@ -50,7 +50,7 @@ from quantdrift_pytest.session import ASSERTED, Session, tersely
 
 
 class UnderpoweredWarning(UserWarning):
-    """There are too few inputs to tell whether a rule holds, which the test accepts."""
+    """Too few inputs to tell whether a rule holds, where the test accepts that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,8 +60,8 @@ class Drift:
     Attributes:
         run: the run folder.
         target: its evidence, as the gate takes it.
-        kept: whether it was measured before, and not for this test.
-        session: that it belongs to.
+        kept: whether it was measured before this test.
+        session: the session that it belongs to.
     """
 
     run: Run
@@ -86,28 +86,28 @@ class Drift:
 
     @property
     def changed(self) -> list[Changed]:
-        """The inputs whose top-1 changed: right ones that became wrong first."""
+        """The inputs whose top-1 changed; first those whose right answer became wrong."""
         return [changed for evidence in self.target.evidence for changed in changed_inputs(evidence)]
 
     @tersely
     def estimate(self, metric: str) -> Estimate:
-        """A metric such as `gold_lost@10`, with its 95 % interval; undefined with a reason.
+        """Return a metric such as `gold_lost@10` with its 95 % interval, or the reason why it is undefined.
 
         Raises:
-            UnknownNameError: there is no such metric; carries the nearest names.
-            MetricError: it cannot be computed as asked for.
+            UnknownNameError: there is no such metric; names the nearest ones.
+            MetricError: it cannot be computed in this form.
         """
         __tracebackhide__ = True
         return parse_metric(metric).over(self.target.evidence)
 
     def value(self, metric: str) -> float | None:
-        """A metric; None where it is undefined. Raises as `estimate`."""
+        """Return the value of a metric, None if undefined; raises as `estimate`."""
         __tracebackhide__ = True
         return self.estimate(metric).value
 
     @tersely
     def check(self, **asked: Any) -> GateResult:
-        """Judge the run; nothing fails.
+        """Judge the run without failing the test.
 
         Args:
             asked: rules, baseline, slices, alpha and limits, as for `assert_drift`.
@@ -121,23 +121,23 @@ class Drift:
 
     @tersely
     def require(self, *, accept_underpowered: bool = False, **asked: Any) -> GateResult:
-        """Assert that the run keeps to some rules; arguments as of `check`.
+        """Assert that the run meets rules; arguments as of `check`.
 
         Raises:
-            AssertionError: a rule does not hold, or cannot be judged; and what `check` raises.
+            AssertionError: a rule does not hold, or cannot be judged; and the errors of `check`.
         """
         __tracebackhide__ = True
         return settle(self, ask(self.session, **asked), accept_underpowered=accept_underpowered)
 
 
 MEASURED = pytest.StashKey[dict[str, Drift]]()
-"""What was measured or read back in this process of a session, by the name that it is kept under."""
+"""The measurements that this process has made or read, by fingerprint."""
 
-# --- what a test asks -------------------------------------------------------------------------
+# --- the question of a test -------------------------------------------------------------------
 
 
 def limit_rule(name: str, value: object) -> Rule:
-    """The rule that a keyword stands for: a maximum where lower is better, else a minimum.
+    """Return the rule of a keyword: a maximum if lower is better, else a minimum.
 
     >>> str(limit_rule("flip", 0.25)), str(limit_rule("change_ndcg_at_10", -0.02))
     ('flip@1 <= 0.25', 'change.ndcg@10 >= -0.02')
@@ -165,11 +165,11 @@ class Question:
     """The question of a test: rules, and a baseline to compare with.
 
     Attributes:
-        rules: limits and rules, as they were given.
-        by_default: whether the rules that a baseline has by itself are asked too.
-        path: of the baseline; None without one.
-        baseline: what it holds; None without one, and where it is to be written.
-        slices: of inputs, by name.
+        rules: limits and rules of the test.
+        by_default: whether the default rules of a baseline are judged too.
+        path: path of the baseline; None without one.
+        baseline: content of the baseline; None without one, and where it is to be written.
+        slices: slices of inputs by name.
         alpha: level of the tests.
     """
 
@@ -213,14 +213,14 @@ def ask(
     return Question(rules=given, by_default=by_default, path=path, baseline=stored, slices=groups, alpha=alpha)
 
 
-# --- what it comes to -------------------------------------------------------------------------
+# --- the verdict ------------------------------------------------------------------------------
 
 
 def judged(drift: Drift, question: Question) -> GateResult:
-    """Judge a run; where its baseline is to be written, only limits are judged."""
+    """Judge a run; only limits are judged where its baseline is to be written."""
     rules = [*question.rules, *(default_rules(drift.target) if question.by_default else ())]
     if question.path is not None and question.baseline is None:
-        # what the process that writes baselines has to know, as plain values
+        # plain values, for the process that writes baselines
         update = {"path": str(question.path), "run": str(drift.run.path), "rules": [str(rule) for rule in rules]}
         _note(drift, passed=True, line="", update=update)
         rules = [rule for rule in rules if not rule.compares]
@@ -228,18 +228,18 @@ def judged(drift: Drift, question: Question) -> GateResult:
 
 
 def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> GateResult:
-    """Judge, record, and fail unless the verdict is "pass", or too few inputs are accepted."""
+    """Judge and record; fail unless the verdict is "pass", or too few inputs are accepted."""
     __tracebackhide__ = True
     result = replace(judged(drift, question), accept_underpowered=accept_underpowered)
     item = drift.session.item
-    assert item is not None  # else the question had been refused
+    assert item is not None  # without one `ask` has refused the question
     how = "measured before" if drift.kept else "measured now"
     line = (
         f"{item.nodeid}: {shown(drift.spec)} on {shown(drift.data)} ({how}): {result.n_changed:,} of "
         f"{result.n_inputs:,} top-1 answers changed; {result.verdict}"
     )
     _note(drift, passed=result.exit_code == 0, line=line, update=None)
-    # for JUnit: who, on what, the verdict, and the metrics that are read first
+    # properties for JUnit: pair, data, verdict and main metrics
     properties = {"spec": drift.spec, "data": drift.data, "verdict": result.verdict, "n_inputs": drift.n_inputs}
     for name in ("flip@1", "noise_floor", "gold_lost@10", "ndcg@10", "accuracy"):
         value = drift.run.record.get("metrics", {}).get(name, {}).get("value")
@@ -253,7 +253,7 @@ def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> Ga
 
 
 def failure_text(result: GateResult) -> str:
-    """The verdict, the rules as a table, what to do, and the inputs to look at."""
+    """Return the verdict, the rules as a table, what to do, and the changed inputs."""
     parts = [_here(headline(result)), subject(result), "", *_table(rules_table(result)), ""]
     parts += [_here(line) for line in sentences(result)]
     if result.worst:
@@ -262,13 +262,13 @@ def failure_text(result: GateResult) -> str:
 
 
 def _here(line: str) -> str:
-    """A sentence of `quantdrift gate` with what stands for its options in pytest."""
+    """Replace the options in a sentence of `quantdrift gate` by those of pytest."""
     line = line.replace("--accept-underpowered", "accept_underpowered=True")
     return line.replace("--update", "pytest --quantdrift-update")
 
 
 def _table(grid: Grid) -> list[str]:
-    """Columns of plain text, two spaces between them."""
+    """Return a table as plain text with two spaces between columns."""
     lines = [grid.head, *grid.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
@@ -285,7 +285,7 @@ def _note(drift: Drift, **asserted: Any) -> None:
 
 
 def write_asked(session: Session, *, broken_off: bool) -> tuple[list[str], bool]:
-    """Write every baseline that a test has named, unless the session was broken off, and knows too little."""
+    """Write every baseline that a test has named, unless the session was broken off."""
     by_path: dict[str, list[dict[str, Any]]] = {}
     for asserted in session.asserted:
         if update := asserted["update"]:
@@ -306,7 +306,7 @@ def write_asked(session: Session, *, broken_off: bool) -> tuple[list[str], bool]
 
 
 def _write(path: Path, updates: Sequence[dict[str, Any]]) -> str:
-    """Write one; it holds what all tests that name it compare."""
+    """Write one baseline with the rules of all tests that name it."""
     targets = [target_of_run(read_run(run)) for run in sorted({update["run"] for update in updates})]
     whose = " and ".join(f"{target.identity.spec} on {target.identity.data_name}" for target in targets)
     if len(targets) > 1:
@@ -320,11 +320,11 @@ def _write(path: Path, updates: Sequence[dict[str, Any]]) -> str:
     return f"{whose}, {snapshot.n_inputs:,} inputs"
 
 
-# --- what decides a measurement, as far as it can be told without loading the model -----------
+# --- the request to measure -------------------------------------------------------------------
 
 
 class Measuring(BaseModel, strict=True, frozen=True, extra="forbid"):
-    """The settings of a measurement; those of `quantdrift run`."""
+    """The settings of a measurement, as of `quantdrift run`."""
 
     k: Some = 200
     batch_size: Some = 32
@@ -339,7 +339,7 @@ class Measuring(BaseModel, strict=True, frozen=True, extra="forbid"):
 
 
 def read_settings(given: Mapping[str, Any]) -> Measuring:
-    """Settings by name, checked."""
+    """Return the checked settings."""
     try:
         return Measuring(**given)
     except ValidationError as error:
@@ -349,9 +349,9 @@ def read_settings(given: Mapping[str, Any]) -> Measuring:
 
 @functools.cache
 def content_digest(place: Path, stamp: str) -> str:
-    """A digest of the names and contents of the files at a place, taken once as long as their `stamp` is the same.
+    """Return a digest of the names and contents of files, which a copy shares; taken once per `stamp`.
 
-    A copy has the same. Hidden files change without the content, and do not count.
+    Hidden files do not count, as they change without the content.
     """
     del stamp
     files = [place] if place.is_file() else [file for file in place.rglob("*") if not file.is_dir()]
@@ -361,11 +361,11 @@ def content_digest(place: Path, stamp: str) -> str:
 
 
 def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
-    """Make the request to measure; models are known by the content of their files, None if not seen from here."""
+    """Return the request to measure; models count by the content of their files, and another machine is another one."""
     names = (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
     models = [_model(name, None if number else how.revision) for number, name in enumerate(names)]
     gpus = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
-    # what decides on which device a model runs by itself
+    # what decides the device of a model
     machine = [platform.system(), platform.machine(), *gpus, os.environ.get("CUDA_VISIBLE_DEVICES", "all")]
     return Ask(
         pair=pair,
@@ -378,7 +378,7 @@ def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
 
 
 def _model(name: str, revision: str | None) -> str | None:
-    """A digest of a model's files; None where they are not seen from here."""
+    """Return a digest of a model's files; None where they lie elsewhere."""
     if is_endpoint(name):
         return None
     if name.lower().endswith(".gguf"):
@@ -391,7 +391,7 @@ def _model(name: str, revision: str | None) -> str | None:
 
 
 def _downloaded(repo: str, revision: str | None) -> Path | None:
-    """The snapshot of a hub model that lies on this machine."""
+    """Return the snapshot of a hub model on this machine; None without one."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for hub models
     from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415 -- likewise
 
@@ -402,11 +402,11 @@ def _downloaded(repo: str, revision: str | None) -> Path | None:
         return None
 
 
-# --- made once, and read afterwards -----------------------------------------------------------
+# --- measured once, and read afterwards -------------------------------------------------------
 
 
 def read_data(session: Session, *, data: str | PathLike[str] | None, task: str | None, split: str) -> Dataset:
-    """The data, read once per session as long as the files stay as they are."""
+    """Return the data, which are read once per session unless their files change."""
     if (data is None) == (task is None):
         got = "neither" if data is None else "both"
         raise pytest.UsageError('expected either data="FOLDER" or task="NAME" (quantdrift list tasks); got ' + got)
@@ -418,37 +418,37 @@ def read_data(session: Session, *, data: str | PathLike[str] | None, task: str |
 
 
 def measured(session: Session, spec: str, settings: Mapping[str, Any], **place: Any) -> Drift:
-    """A measurement of a pair, made now or read back; `place` names the data, as for `read_data`."""
+    """Return the measurement of a pair, made now or read back; `place` names the data, as for `read_data`."""
     pair, how = parse_pair(spec), read_settings(settings)
     dataset = keeping_own_ids(read_data(session, **place), how.keep_own_ids)
     try:
-        ask = asked(pair, dataset, how)
-        name = ask.fingerprint
+        request = asked(pair, dataset, how)
+        name = request.fingerprint
     except OSError as error:
         raise RunError(f"the files of {pair} cannot be read: {error}") from error
     known = session.config.stash.setdefault(MEASURED, {})
     if name in known:
         return known[name]
     anew = bool(session.config.getoption("quantdrift_no_cache"))
-    # models that are not seen from here may be others in the next session
-    path = session.folder("runs", lasting=ask.certain and not anew) / name
+    # models on a hub or a server may be others in the next session
+    path = session.folder("runs", lasting=request.certain and not anew) / name
     with extras_named(needed_for="measuring in pytest", extra="pytest"):
         from filelock import FileLock  # noqa: PLC0415 -- only the extra brings it
     taken = []
     with FileLock(path.with_name(f"{name}.lock")), warnings.catch_warnings():
-        # a suite may turn warnings into errors; those of libraries that load are not its business
+        # a suite may turn warnings into errors; those of loading libraries are no concern of its tests
         warnings.simplefilter("ignore")
         run = ensure(
-            ask,
+            request,
             path,
             settings=Settings(**how.model_dump(exclude={"device", "revision", "keep_own_ids"})),
             store=EmbeddingStore(None) if anew else default_store(),
             progress=Silent(),
             device=how.device,
             revision=how.revision,
-            reuse=True,  # the folder of what may change unseen lasts as long as the session
+            reuse=True,  # runs of models that may change unseen last as long as the session
             found=lambda: taken.append(name),
         )
     drift = Drift(run=run, target=target_of_run(run), kept=bool(taken), session=session)
-    known[name] = replace(drift, kept=True)  # for whoever asks next
+    known[name] = replace(drift, kept=True)  # for the tests that ask next
     return drift

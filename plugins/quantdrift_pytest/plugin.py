@@ -1,7 +1,6 @@
-"""The hooks of pytest: options, fixture, and what is said at the end.
+"""The hooks of pytest: options, the fixture and the summary.
 
-pytest imports this in every session of an environment that has quantdrift. So nothing but pytest is imported here,
-and a suite that does not use it sees no difference.
+pytest imports this in every session of an environment that has quantdrift, so it imports nothing but pytest.
 """
 
 from collections.abc import Generator
@@ -14,7 +13,7 @@ from quantdrift_pytest.assertion import Drifts
 from quantdrift_pytest.session import ASSERTED
 
 _ON_REPORT = "quantdrift"
-"""Attribute of a report: what the test asserted. pytest-xdist carries it from the worker."""
+"""Attribute of a report with the test's assertions; pytest-xdist transfers it from the worker."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,24 +27,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin."""
+    """Begin a session."""
     sessions.begin(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End."""
+    """End a session."""
     sessions.end(config)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of pytest-xdist which session it belongs to."""
+    """Give a worker of pytest-xdist the id of its session."""
     node.workerinput[sessions.WORKER] = sessions.current().id
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Know which test is running."""
+    """Note which test is running."""
     running = sessions.current()
     before, running.item = running.item, item
     item.stash[ASSERTED] = []
@@ -57,7 +56,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Put what a test asserted on its report, which reaches the controller of pytest-xdist."""
+    """Add a test's assertions to its report, which reaches the controller of pytest-xdist."""
     report = yield
     if asserted := item.stash.get(ASSERTED, []):
         setattr(report, _ON_REPORT, asserted[:])
@@ -66,7 +65,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Collect what tests asserted."""
+    """Collect the tests' assertions."""
     sessions.current().asserted += getattr(report, _ON_REPORT, [])
 
 
@@ -85,7 +84,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say what was asserted (all of it with -v, else what did not pass) and what was written."""
+    """List the assertions that did not pass, or all of them with -v, and the baselines that were written."""
     running = sessions.current()
     verbose = config.get_verbosity() > 0
     lines = [note["line"] for note in running.asserted if note["line"] and (verbose or not note["passed"])]

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from quantdrift.data.labelled import Dataset
 
 ASSERTED = pytest.StashKey[list[dict[str, Any]]]()
-"""What a test has asserted since its last report."""
+"""The assertions of a test since its last report."""
 
 WORKER = "quantdrift"
-"""Under this name pytest-xdist hands the session's id to its workers."""
+"""Name under which pytest-xdist hands the session's id to its workers."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,11 +36,11 @@ class Session:
     """One pytest session; under pytest-xdist every process has its own, with a common id.
 
     Attributes:
-        config: pytest's.
-        id: of the session, the same in all its processes.
-        item: the test that is running; None between tests.
-        data: what was read from disk in this process, by place and what the files there look like.
-        asserted: what the tests asserted, in the order in which they ended.
+        config: pytest's configuration.
+        id: id of the session, the same in all its processes.
+        item: the running test; None between tests.
+        data: data that this process has read, by their place and the state of the files.
+        asserted: the tests' assertions, in the order in which tests ended.
         written: lines on baselines, for the end of the session.
     """
 
@@ -53,14 +53,14 @@ class Session:
 
     @property
     def temporary(self) -> Path:
-        """A folder of this session only."""
+        """The folder of this session."""
         return Path(tempfile.gettempdir()) / f"quantdrift-pytest-{self.id}"
 
     def folder(self, name: str, *, lasting: bool) -> Path:
-        """A folder in pytest's cache; one of this session if it need not last, or there is no cache."""
+        """Return a folder in pytest's cache if it is to last and there is a cache, else one of this session."""
         cache = getattr(self.config, "cache", None)
         if lasting and cache is not None:
-            with suppress(OSError):  # it may not be writable, as pytest itself only warns of
+            with suppress(OSError):  # it may not be writable, of which pytest only warns
                 folder = Path(cache.mkdir("quantdrift")) / name
                 folder.mkdir(exist_ok=True)
                 return folder
@@ -70,22 +70,22 @@ class Session:
 
 
 def is_worker(config: pytest.Config) -> bool:
-    """Return whether this is one of pytest-xdist's workers, which leave writing to the controller."""
+    """Return whether this is a worker of pytest-xdist, which leaves writing to the controller."""
     return hasattr(config, "workerinput")
 
 
 _RUNNING: list[Session] = []
-"""The sessions of this process; more than one where a test runs pytest inside itself."""
+"""The sessions of this process; several if a test runs pytest itself."""
 
 
 def begin(config: pytest.Config) -> None:
-    """A session begins."""
-    handed: dict[str, Any] = getattr(config, "workerinput", {})
-    _RUNNING.append(Session(config=config, id=handed.get(WORKER) or uuid4().hex))
+    """Begin a session."""
+    inputs: dict[str, Any] = getattr(config, "workerinput", {})
+    _RUNNING.append(Session(config=config, id=inputs.get(WORKER) or uuid4().hex))
 
 
 def end(config: pytest.Config) -> None:
-    """A session ends; what was only for it goes when no process needs it any more."""
+    """End a session; the controller deletes its folder."""
     for session in [running for running in _RUNNING if running.config is config]:
         _RUNNING.remove(session)
         if not is_worker(config):
@@ -93,7 +93,7 @@ def end(config: pytest.Config) -> None:
 
 
 def current() -> Session:
-    """The session that is running."""
+    """Return the running session."""
     if not _RUNNING:
         raise pytest.UsageError(
             "this needs a session of pytest with the plugin quantdrift (-p quantdrift); in a program take "
@@ -103,7 +103,7 @@ def current() -> Session:
 
 
 def tersely(called: Callable[P, T]) -> Callable[P, T]:
-    """Errors of ours come without a traceback, unless `QUANTDRIFT_DEBUG` is set; one of a spec shows where it is."""
+    """Raise quantdrift's errors without a traceback, unless `QUANTDRIFT_DEBUG` is set; mark the place in a spec."""
 
     @functools.wraps(called)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:

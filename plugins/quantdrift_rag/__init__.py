@@ -1,4 +1,4 @@
-"""Answers of a generator behind a quantized search."""
+"""Which answers does a generator behind a quantized search change?"""
 
 from quantdrift.parts import Command
 

@@ -1,7 +1,7 @@
-"""What a generator answers behind a search: right or wrong, and what changes when the search is quantized.
+"""The answers of a generator behind a search: whether they are right, and what changes when the search is quantized.
 
-An answer is compared as SQuAD does: in lower case, without ASCII punctuation and without the words a, an, the. The
-record holds questions, gold answers and what was said in each condition; every figure is computed from it.
+Answers are normalized as in SQuAD: lower case, without ASCII punctuation and the words a, an, the. The record has the
+questions, the gold answers and the answers in each condition; all numbers are computed from it.
 """
 
 import re
@@ -31,7 +31,7 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalized(text: str) -> str:
-    """An answer as it is compared.
+    """Normalize an answer as SQuAD does.
 
     >>> normalized("The  U.S. Army!")
     'us army'
@@ -40,14 +40,14 @@ def normalized(text: str) -> str:
 
 
 def exact_match(answer: str, golds: Sequence[str]) -> bool:
-    """Whether an answer is one of the gold answers, both normalized."""
+    """True if an answer is one of the gold answers, both normalized."""
     return normalized(answer) in {normalized(gold) for gold in golds}
 
 
 def token_f1(answer: str, golds: Sequence[str]) -> float:
-    """The harmonic mean of precision and recall of words, of the gold answer that fits best; 0 to 1.
+    """The harmonic mean of precision and recall of words, for the gold answer with the largest; 0 to 1.
 
-    Of two texts of which one has no words it is 1 if neither has, as in SQuAD 2.0.
+    If a text has no words, it is 1 if the other has none either, and else 0, as in SQuAD 2.0.
     """
     return max((_f1(normalized(answer).split(), normalized(gold).split()) for gold in golds), default=0.0)
 
@@ -60,7 +60,7 @@ def _f1(said: Sequence[str], gold: Sequence[str]) -> float:
 
 
 def holds_answer(passages: Sequence[str], golds: Sequence[str]) -> bool:
-    """Whether a passage has one of the gold answers in it, as whole words, both normalized."""
+    """True if a passage contains one of the gold answers as whole words, both normalized."""
     wanted = [f" {words} " for gold in golds if (words := normalized(gold))]
     return any(gold in f" {normalized(passage)} " for passage in passages for gold in wanted)
 
@@ -69,13 +69,13 @@ def holds_answer(passages: Sequence[str], golds: Sequence[str]) -> bool:
 
 
 class Condition(BaseModel, frozen=True, strict=True, extra="forbid"):
-    """What was answered with one set of passages.
+    """The answers with one set of passages.
 
     Attributes:
         name: "no passages", "full precision", or the scheme.
-        spec: of the run whose candidate found the passages; None of the others.
-        answers: one a question; none while nobody is asked yet.
-        passages: ids of what was read, best first; None without passages, or where ids are not known.
+        spec: spec of the run whose candidate found the passages; None for the other conditions.
+        answers: one answer per question; empty until the generator is asked.
+        passages: ids of the passages, best first; None without passages, or if the ids are unknown.
         gold_in_context: whether a gold passage was among them; None without passages.
     """
 
@@ -87,21 +87,21 @@ class Condition(BaseModel, frozen=True, strict=True, extra="forbid"):
 
 
 class RagRecord(Record):
-    """rag.json: questions, gold answers, and what was said in each condition.
+    """rag.json: questions, gold answers, and the answers in each condition.
 
     Attributes:
-        generator: its name.
-        kind: what answered.
-        data: what the questions are of.
-        n_passages: read for each question, at most.
-        gold_by: what says that a passage is gold: relevance labels, or the text of a gold answer in it.
-        ids: of the questions.
-        questions: their texts.
-        golds: gold answers of each.
-        control: without passages; None where nothing was asked so.
-        reference: with the passages of the reference.
-        candidates: with those of each candidate.
-        notes: what to know; one sentence each, without a full stop.
+        generator: name of the generator.
+        kind: kind of the generator.
+        data: name of the data.
+        n_passages: passages for each question, at most.
+        gold_by: whether relevance labels, or the text of a gold answer in it, make a passage gold.
+        ids: ids of the questions.
+        questions: texts of the questions.
+        golds: gold answers of each question.
+        control: the condition without passages, if it was asked.
+        reference: the condition with the passages of the reference.
+        candidates: the conditions with the passages of each candidate.
+        notes: remarks, one sentence each, without a full stop.
     """
 
     FORMAT, VERSION = "quantdrift-rag", 1
@@ -149,12 +149,12 @@ class RagRecord(Record):
 
 _MEASURES: dict[str, Literal["rate", "mean"]] = {"exact_match": "rate", "token_f1": "mean", "gold_in_context": "rate"}
 _TURNS = {(1, 0): "right to wrong", (0, 1): "wrong to right", (0, 0): "still wrong", (1, 1): "still right"}
-"""Whether an answer was right before and after, to what that is called; in the order in which changes are shown."""
+"""Whether an answer was right before and after, to the name of that change; in the order of the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A question that is answered otherwise with the candidate's passages; `kind` says what it turned from and to."""
+    """A question with another answer with the candidate's passages; `kind` is one of `_TURNS`."""
 
     id: str
     question: str
@@ -166,16 +166,16 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Effect:
-    """What a candidate's passages change.
+    """The changes by the passages of one candidate.
 
     Attributes:
-        name: of the candidate.
-        other_passages: questions that got other passages, or the same in another order; None where not known.
+        name: name of the candidate.
+        other_passages: questions with other passages, or the same in another order; None if unknown.
         changed: share of the questions whose normalized answer differs, with a Wilson interval.
-        right_to_wrong: questions whose answer was an exact match and is none now.
-        wrong_to_right: the other way.
-        p_value: exact McNemar test that neither way is the more frequent.
-        p_holm: adjusted for the number of candidates.
+        right_to_wrong: questions whose answer was an exact match and no longer is.
+        wrong_to_right: questions whose answer was no exact match and now is.
+        p_value: p-value of the exact McNemar test that both directions are equally frequent.
+        p_holm: the p-value adjusted for the number of candidates.
         differences: candidate minus reference: exact match and gold in context with Tango's interval, token F1 with a
             paired bootstrap.
         changes: the questions whose normalized answer differs, right to wrong first.
@@ -199,16 +199,13 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rag:
-    """All figures of a record."""
+    """All numbers of a record."""
 
     record: RagRecord
 
     @cached_property
     def outcomes(self) -> dict[str, dict[str, Outcomes]]:
-        """Every condition by its name, in the order of the table; by measure, float64 [n_questions].
-
-        Without passages there is no gold in the context.
-        """
+        """Outcomes by condition and measure, float64 [n_questions]; without passages, gold_in_context is missing."""
         scored = {}
         for condition in self.record.conditions:
             pairs = list(zip(condition.answers, self.record.golds, strict=True))
@@ -231,7 +228,7 @@ class Rag:
 
     @cached_property
     def effects(self) -> dict[str, Effect]:
-        """What each candidate changes, by its name."""
+        """The changes by each candidate, by its name."""
         candidates = self.record.candidates
         right = [self.outcomes[part.name]["exact_match"] for part in (self.record.reference, *candidates)]
         tests = [mcnemar_exact(right[0], after) for after in right[1:]]

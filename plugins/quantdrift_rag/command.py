@@ -1,4 +1,4 @@
-"""`quantdrift rag`: which answers a generator changes when the search behind it is quantized."""
+"""`quantdrift rag`: find the answers that a generator changes when its search is quantized."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ from quantdrift_rag.questions import ANSWERS, Generator, read_questions
 
 _MEASURES = {"exact_match": "exact match", "token_f1": "token F1", "gold_in_context": "gold in context"}
 _TEXT = 120
-"""Characters of a question or an answer on the screen."""
+"""Characters of a question or an answer on the screen at most."""
 _SMALL = 0.001
-"""p-values below are not written out."""
+"""Smallest p-value that is written out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,37 +38,37 @@ class RagOptions:
     """The options of `quantdrift rag`."""
 
     what: list[Path] = argument(
-        "RUN...: Run folders of searches, one a scheme, all of one reference. Or a folder that quantdrift rag wrote, "
-        "to see it again."
+        "RUN...: Run folders of searches, one per scheme, all of one reference; or a folder that quantdrift rag wrote, "
+        "to show it again."
     )
-    model: str | None = option("NAME: The generator, as lm_eval --model: hf, vllm, local-completions, ...")
+    model: str | None = option("NAME: The generator, as in lm_eval --model: hf, vllm, local-completions, ...")
     model_args: str = option(
-        "KEY=VALUE,...: As lm_eval --model_args: pretrained=Qwen/Qwen3-8B,dtype=bfloat16", default=""
+        "KEY=VALUE,...: As in lm_eval --model_args: pretrained=Qwen/Qwen3-8B,dtype=bfloat16", default=""
     )
     answers: Path | None = option(
         "FILE: Gold answers: JSON lines with _id or question, and answers; or JSON in SQuAD's layout. By default "
         "answers.jsonl beside the data."
     )
-    data: Path | None = option("FOLDER: The data that the runs were made of, if they have moved.")
-    passages: int = option("How many passages to read for each question.", default=5, min=1, max=100)
-    max_tokens: int = option("Tokens of an answer, which ends at the end of its line.", default=32, min=1)
-    chat: bool = flag("Put prompts through the chat template of the generator.")
-    batch_size: int = option("Prompts per call; answers are kept after each call.", default=8, min=1)
-    device: str | None = option("DEVICE: cpu, cuda, cuda:1 or mps, of a generator that runs here.")
+    data: Path | None = option("FOLDER: The data of the runs, if they have moved.")
+    passages: int = option("Passages in the prompt for each question.", default=5, min=1, max=100)
+    max_tokens: int = option("Tokens of an answer at most; it also ends at the end of its line.", default=32, min=1)
+    chat: bool = flag("Apply the chat template of the generator.")
+    batch_size: int = option("Prompts per call; answers are saved after each call.", default=8, min=1)
+    device: str | None = option("DEVICE: cpu, cuda, cuda:1 or mps, for a generator that runs here.")
     changed: int = option("N: How many of the changed answers to show, right to wrong first.", default=5, min=0)
     out: Path | None = option(
-        "-o --out FOLDER: Where answers and result lie; by default quantdrift-runs/rag_DATA_MODEL."
+        "-o --out FOLDER: Folder for answers and result; by default quantdrift-runs/rag_DATA_MODEL."
     )
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
 
 
 @prints("json", "markdown")
 def command(options: RagOptions) -> Output:
-    """Which answers does a generator change, when the search that it reads from is quantized?
+    """Find the answers that a generator changes when the search behind it is quantized.
 
-    Each question is asked without passages, with those that the reference found first, and with those that each
-    candidate found. The generator is at full precision and greedy, so what changes comes from the search. Each prompt
-    is asked once; what was answered is kept, and the same command goes on where it was stopped.
+    Each question is asked without passages, with the first passages of the reference, and with those of each candidate.
+    The generator is at full precision and greedy, so every change comes from the search. Each prompt is asked once and
+    its answer saved: the same command resumes where it was stopped.
 
     For example: quantdrift run minilm@W4+query --data ./nq, then
     quantdrift rag quantdrift-runs/minilm* --model hf --model-args pretrained=Qwen/Qwen3-8B --answers nq.jsonl
@@ -80,8 +80,8 @@ def command(options: RagOptions) -> Output:
         record = RagRecord.read(first / RECORD if first.is_dir() else first)
         return _shown(Rag(record=record), options.changed, None)
     if options.model is None:
-        raise QuantDriftError("expected what answers: --model hf --model-args pretrained=NAME, or another of lm-eval's")
-    questions = read_questions(  # what cannot be asked is told before a model loads
+        raise QuantDriftError("expected a generator: --model hf --model-args pretrained=NAME, or another of lm-eval's")
+    questions = read_questions(  # refuses before a model loads
         find_runs(options.what), answers=options.answers, data=options.data, n_passages=options.passages
     )
     generator = _generator(options)
@@ -90,7 +90,7 @@ def command(options: RagOptions) -> Output:
     try:
         record = questions.answered_by(generator, place / ANSWERS, progress_bars(quiet=options.quiet))
     except KeyboardInterrupt:
-        raise Interrupted(f"answers are kept in {place / ANSWERS}; the same command goes on from there") from None
+        raise Interrupted(f"answers are saved in {place / ANSWERS}; the same command resumes from there") from None
     record.write(place / RECORD)
     return _shown(Rag(record=record), options.changed, place)
 
@@ -125,7 +125,7 @@ def _shown(rag: Rag, n_changed: int, place: Path | None) -> Output:
 
 
 def _table(rag: Rag) -> Grid:
-    """The paper's table, with intervals."""
+    """The table of the paper, with intervals."""
     rows = []
     for name, estimates in rag.estimates.items():
         effect = rag.effects.get(name)
@@ -142,7 +142,7 @@ def _table(rag: Rag) -> Grid:
 
 
 def _differences(rag: Rag) -> Grid:
-    """By how much the means move, and whether more answers turn one way than the other."""
+    """The changes of the means, and the tests."""
     rows = []
     for name, effect in rag.effects.items():
         steps = [effect.differences.get(key) for key in _MEASURES]
@@ -150,7 +150,7 @@ def _differences(rag: Rag) -> Grid:
         row += ["-" if step is None else with_interval(step, sign="+") for step in steps]
         rows.append([*row, *("<0.001" if p < _SMALL else f"{p:.3f}" for p in (effect.p_value, effect.p_holm))])
     head = ["passages of", "other passages", *_MEASURES.values(), "p", "p (Holm)"]
-    title = "candidate minus full precision, in percentage points (95 %); p that exact match is the same"
+    title = "candidate minus full precision, in percentage points (95 %); p-values are of exact match"
     return Grid(title=title, head=head, rows=rows, stacked=True)
 
 

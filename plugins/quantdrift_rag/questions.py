@@ -1,7 +1,4 @@
-"""What a generator is asked: questions with gold answers, and the passages that finished runs found for them.
-
-Runs are searches that `quantdrift run` measured; nothing is searched here.
-"""
+"""The prompts of a generator: questions with gold answers, and the passages that finished runs found for them."""
 
 import hashlib
 import json
@@ -30,21 +27,21 @@ from quantdrift_rag.answers import Condition, RagRecord, holds_answer
 
 CONTROL, REFERENCE = "no passages", "full precision"
 ANSWERS = "answers.jsonl"
-"""Of gold answers beside the data, and of a generator's answers in the folder of a result."""
+"""File of gold answers in the folder of the data, and of a generator's answers in the folder of a result."""
 _LONGEST = 2_000
-"""Characters of an answer that are kept."""
+"""Characters of a saved answer at most."""
 _NAMED = 4
 """Ids that an error names at most."""
 
 Text = Annotated[str, Field(max_length=64 << 20)]
-"""Of a file from anywhere; by the limit pydantic refuses halves of surrogate pairs, which UTF-8 cannot write."""
+"""A text of a file; with a limit pydantic also refuses half surrogate pairs, which have no UTF-8."""
 
 
 # --- gold answers ---------------------------------------------------------------------------------
 
 
 class _Gold(BaseModel, extra="ignore", strict=True):
-    """A question's gold answers: a line of a file; NQ-open calls them `answer`."""
+    """A line of a file: the gold answers of a question, which NQ-open calls `answer`."""
 
     id: str | Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = Field(None, alias="_id")
     question: Text | None = None
@@ -58,17 +55,17 @@ _EXPECTED = (
 
 
 def read_answers(file: Path, questions: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """The gold answers that a file has for questions: by their id, or else by what they ask.
+    """Read the gold answers of questions, which are matched by id, or else by text.
 
-    An id counts only where the file asks the same under it, or does not say what it asks. Case, spaces and a question
-    mark at the end are passed over.
+    An id counts only if the file has the same question under it, or no question. Texts are compared without case,
+    spaces and a question mark at the end.
 
     Args:
         file: JSON lines, or JSON in SQuAD's layout.
         questions: id to text.
 
     Raises:
-        DataError: the file cannot be read, or has answers for none of the questions.
+        DataError: the file cannot be read, or has no answer to any of the questions.
     """
     if not file.is_file():
         raise DataError(f"{file} is no file; expected {_EXPECTED}")
@@ -89,14 +86,14 @@ def read_answers(file: Path, questions: Mapping[str, str]) -> dict[str, tuple[st
             answers[name] = tuple(dict.fromkeys((*answers.get(name, ()), *gold.answers)))
     if not answers:
         raise DataError(
-            f"{file} has answers to {n_lines:,} questions, and none of the run's is among them; the run asks "
+            f"{file} has answers to {n_lines:,} questions, but to none of the run's, which are "
             f"{', '.join([*questions][:_NAMED])}, ... Expected {_EXPECTED}"
         )
     return answers
 
 
 def _squad_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The questions of a file in SQuAD's layout, numbered, as lines have them."""
+    """The numbered questions of a file in SQuAD's layout, in the form of lines."""
     try:
         paragraphs = [paragraph for article in read_json(file)["data"] for paragraph in article["paragraphs"]]
         questions = [question for paragraph in paragraphs for question in paragraph["qas"]]
@@ -112,19 +109,19 @@ def _asked(question: str) -> str:
     return " ".join(question.lower().split()).rstrip(" ?")
 
 
-# --- what is asked --------------------------------------------------------------------------------
+# --- prompts --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One question with the passages to read, best first; without any it is asked by itself."""
+    """One question with its passages, best first, or without any."""
 
     question: str
     passages: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
-        """What a language model is given."""
+        """The prompt as text."""
         ask = f"Question: {' '.join(self.question.split())}\nAnswer:"
         if not self.passages:
             return f"Answer the question with a few words.\n\n{ask}"
@@ -133,12 +130,12 @@ class Prompt:
 
 
 class Generator(Protocol):
-    """What answers.
+    """A generator of answers.
 
     Attributes:
-        name: as results show it.
+        name: name in results.
         kind: a generator, or an extractive reader.
-        identity: all that decides its answers.
+        identity: everything that its answers depend on.
     """
 
     name: str
@@ -146,20 +143,20 @@ class Generator(Protocol):
     identity: str
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[list[tuple[Prompt, str]]]:
-        """Every prompt with its answer, a batch at a time, in any order."""
+        """Yield prompts with their answers in batches, in any order."""
 
     def notes(self, prompts: Sequence[Prompt]) -> list[str]:
-        """What to know of these prompts: one sentence each, without a full stop."""
+        """Remarks on these prompts, one sentence each, without a full stop."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Questions:
-    """Questions with gold answers, and what either arm of every run found for them.
+    """Questions with gold answers, and the passages of both arms of every run.
 
     Attributes:
-        about: the fields of their record that say neither who answers nor what.
+        about: the fields of the record that do not depend on the generator.
         texts: passage id to text.
-        conditions: those of their record, without answers yet; the reference's first.
+        conditions: the conditions of the record, without answers; that of the reference is first.
     """
 
     about: Mapping[str, Any]
@@ -169,9 +166,9 @@ class Questions:
     def answered_by(
         self, generator: Generator, kept: Path | None, progress: Progress, *, control: bool = True
     ) -> RagRecord:
-        """The record of what a generator says, each prompt asked once; raises as `answer`.
+        """Ask a generator, each prompt once, and return the record; raises as `answer`.
 
-        Without `control` nothing is asked without passages.
+        With `control` every question is also asked without passages.
         """
         conditions = [*([Condition(name=CONTROL)] if control else []), *self.conditions]
         prompts = [self._prompts(condition) for condition in conditions]
@@ -201,16 +198,16 @@ class Questions:
 
 
 def read_questions(runs: Sequence[Run], *, answers: Path | None, data: Path | None, n_passages: int) -> Questions:
-    """The questions that all runs searched for and that have gold answers.
+    """Read the questions of all runs that have gold answers.
 
     Args:
         runs: searches of one reference on the same data.
-        answers: file of gold answers; by default answers.jsonl beside the data.
-        data: the folder of the data, where it is not where the runs found it.
-        n_passages: to read for each question.
+        answers: file of gold answers; by default answers.jsonl in the folder of the data.
+        data: the folder of the data, if it has moved.
+        n_passages: passages for each question.
 
     Raises:
-        QuantDriftError: runs are no searches, or of different data or references; or the data were changed.
+        QuantDriftError: a run is no search, runs differ in data or reference, or the data have changed.
     """
     searches = [(run, _evidence_of(run, n_passages)) for run in runs]
     first, said = runs[0], runs[0].record["data"]
@@ -220,13 +217,12 @@ def read_questions(runs: Sequence[Run], *, answers: Path | None, data: Path | No
     texts, path = read_texts(first, data=data), data or said.get("path")
     if not texts.items:
         raise DataError(
-            f"the data of {first.path} are gone or changed ({path or said['name']}); name a folder that has them with "
-            "--data"
+            f"the data of {first.path} are missing or changed ({path or said['name']}); give their folder with --data"
         )
     beside = [Path(path or "", name) for name in (ANSWERS, f"{ANSWERS}.gz")] if path else []
     file = answers or next(filter(Path.is_file, beside), None)
     if file is None:
-        raise DataError(f"{path or 'the task'} has no {ANSWERS}; name a file with --answers: {_EXPECTED}")
+        raise DataError(f"{path or 'the task'} has no {ANSWERS}; give a file with --answers: {_EXPECTED}")
     golds = read_answers(file, texts.inputs)
     searched = set.intersection(*(set(map(str, evidence.input_ids)) for _, evidence in searches))
     shared = [question for question in texts.inputs if question in searched]
@@ -269,12 +265,12 @@ def _evidence_of(run: Run, n_passages: int) -> Evidence:
     if run.record["data"].get("kind") == "classification" or evidence.deltas == "none":
         raise RunError(f"{run.path} is no search: expected a run that found passages for questions")
     if evidence.depth < n_passages and int(evidence.n_items.max(initial=0)) > evidence.depth:
-        raise RunError(f"{run.path} keeps {evidence.depth} ranks, of {n_passages} to read; run it with -k {n_passages}")
+        raise RunError(f"{run.path} has {evidence.depth} ranks, not {n_passages}; measure again with -k {n_passages}")
     return evidence
 
 
 def _conditions(searches: Sequence[tuple[Run, Evidence]], ids: Sequence[str], n_passages: int) -> list[Condition]:
-    """What the reference of all runs found for questions, and what each candidate did."""
+    """The conditions with the passages of the reference and of each candidate."""
     conditions: dict[str, Condition] = {}
     specs = [str(run.record["spec"]) for run, _ in searches]
     for (run, evidence), spec in zip(searches, specs, strict=True):
@@ -285,8 +281,7 @@ def _conditions(searches: Sequence[tuple[Run, Evidence]], ids: Sequence[str], n_
         )
         if conditions.setdefault(REFERENCE, Condition(name=REFERENCE, passages=reference)).passages != reference:
             raise RunError(
-                f"expected runs of one reference; those of {searches[0][0].path} and {run.path} find other passages. "
-                "Give runs of one model"
+                f"expected runs of one reference; those of {searches[0][0].path} and {run.path} found other passages"
             )
         name = spec.rpartition("@")[2] if specs.count(spec) == 1 else run.path.name
         if name in conditions:
@@ -296,7 +291,7 @@ def _conditions(searches: Sequence[tuple[Run, Evidence]], ids: Sequence[str], n_
 
 
 def _relevant(evidence: Evidence, ids: Sequence[str]) -> dict[str, frozenset[str]]:
-    """The relevant passages of each question; none at all without labels."""
+    """The relevant passages of each question; empty without labels."""
     if evidence.judgements is None:
         return {}
     relevant = {}
@@ -306,14 +301,14 @@ def _relevant(evidence: Evidence, ids: Sequence[str]) -> dict[str, frozenset[str
     return relevant if any(relevant.values()) else {}
 
 
-# --- asking, each prompt once, and what a kill leaves ---------------------------------------------
+# --- answers, which are saved as they come --------------------------------------------------------
 
 
 def answer(prompts: Sequence[Prompt], generator: Generator, kept: Path | None, progress: Progress) -> dict[Prompt, str]:
-    """The answer to every prompt; those in the file `kept` are not asked again, and each batch is added to it.
+    """Answer every prompt; answers in the file `kept` are reused, and each batch is added to it.
 
     Raises:
-        RunError: the file holds something else, or cannot be written.
+        RunError: the file contains something else, or cannot be written.
     """
     keys = {prompt: _key(generator, prompt) for prompt in prompts}
     before = {} if kept is None or not kept.exists() else _read_kept(kept)
@@ -339,14 +334,14 @@ def _key(generator: Generator, prompt: Prompt) -> str:
 
 
 def cleaned(text: str) -> str:
-    """The first line of an answer, of a length that is stored, in letters that UTF-8 can write."""
+    """The first line of an answer, shortened, in characters that have UTF-8."""
     line = text.partition("\n")[0].strip()[:_LONGEST]
     return line.encode("utf-8", "replace").decode()
 
 
 def _append(path: Path, lines: str) -> None:
     then = ". Free some space or choose another folder with --out"
-    with in_one_line(f"answers were not kept in {path}", then, kind=RunError):
+    with in_one_line(f"answers were not saved in {path}", then, kind=RunError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write(lines.encode())
@@ -355,7 +350,7 @@ def _append(path: Path, lines: str) -> None:
 
 
 _START = b'{"key": "'
-"""What every line of a file of kept answers starts with."""
+"""The beginning of every line of a file of saved answers."""
 
 
 class _Kept(BaseModel, strict=True, extra="forbid"):
@@ -364,18 +359,18 @@ class _Kept(BaseModel, strict=True, extra="forbid"):
 
 
 def _read_kept(path: Path) -> dict[str, str]:
-    """The answers in a file; a last line that a kill cut short is cut off, and nothing else is."""
+    """Read the answers in a file, and remove a last line that was cut short by a kill."""
     try:
         content = path.read_bytes()
         *lines, half = content.split(b"\n")
         if not _START.startswith(half[: len(_START)]):
-            lines.append(half)  # no answer of ours, so the file is refused
+            lines.append(half)  # not a line of ours, so that the file is refused
         kept = [validated(_Kept, line) for line in lines]
         if half:
             os.truncate(path, len(content) - len(half))
     except (ValueError, OSError) as error:
         raise RunError(
-            f"{path} is not what quantdrift rag keeps of a generator's answers ({str(error).splitlines()[0]}); move it "
-            "away, or choose another folder with --out"
+            f"{path} is not a file of answers by quantdrift rag ({str(error).splitlines()[0]}); move it away, or "
+            "choose another folder with --out"
         ) from error
     return {line.key: line.answer for line in kept}

@@ -1,1 +1,1 @@
-"""Commands about models that are deployed: `canary` and `verify`. They stand on `quantdrift.parts` alone."""
+"""The commands `canary` and `verify`, about deployed models; they import `quantdrift.parts` alone."""

@@ -1,4 +1,4 @@
-"""The texts that both commands embed, and their embeddings; needs no torch."""
+"""The texts that `canary` and `verify` embed; needs no torch."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ TEXTS: tuple[tuple[Role, str], ...] = (
     ("document", _PARTS[-1500:]),  # beyond the 256 tokens of a small model
     ("document", _PARTS),  # beyond 512
 )
-"""What differs between runtimes: where long texts are cut, case, unicode, signs, texts of hardly anything, prompts."""
+"""Texts that runtimes treat differently: long ones, capitals, unicode, signs, almost empty ones, queries."""
 MORE: tuple[tuple[Role, str], ...] = tuple(("document", " ".join(two)) for two in permutations(SENTENCES, 2))
-"""Further texts, for whoever needs more than 16."""
+"""Further texts."""
 LONGEST = 100_000
-"""Characters of a text."""
+"""Characters of a text at most."""
 
 
 def draw(dataset: RetrievalDataset, n: int, seed: int = 0) -> Texts:
-    """Some texts of a corpus, a third of them queries, always the same; the longest document is among them."""
+    """Draw n texts of a corpus, a third of them queries, with the longest document among them."""
     if "image" in dataset.kinds:
         raise QuantDriftError(f"expected queries and documents that are texts; {dataset.name} has images")
     rng = np.random.default_rng(seed)
@@ -51,7 +51,7 @@ def draw(dataset: RetrievalDataset, n: int, seed: int = 0) -> Texts:
 
 
 def embedded(model: Any, texts: Texts, size: int) -> Vectors:
-    """The embeddings of texts in their roles, in batches of a size, float32 [n, dim]."""
+    """Embed texts in batches of a size, float32 [n, dim]."""
     rows: list[int] = []
     parts = []
     for role in dict.fromkeys(role for role, _ in texts):
@@ -65,27 +65,27 @@ def embedded(model: Any, texts: Texts, size: int) -> Vectors:
 
 
 def accepted(model: Any, texts: Texts, size: int) -> tuple[Vectors, list[int]]:
-    """The embeddings of the texts that a model takes, and positions of the others: llama.cpp refuses long ones."""
+    """Embed the texts that a model takes, and return the positions of the others: llama.cpp refuses long texts."""
     try:
         return embedded(model, texts, size), []
     except OneInputError as first:
         taken, refused = [], []
-        for row, text in enumerate(texts):  # one that is refused is told from the others by itself
+        for row, text in enumerate(texts):  # one by one, to see which are refused
             try:
                 taken.append(embedded(model, [text], 1))
             except OneInputError:
                 refused.append(row)
         if not taken:
-            raise QuantDriftError(f"it takes none of the texts: {first}") from first
+            raise QuantDriftError(f"the model takes none of the texts: {first}") from first
         return np.concatenate(taken), refused
 
 
 def without(texts: Texts, refused: Sequence[int]) -> tuple[Texts, list[str]]:
-    """The texts that a model takes, and a line on each of the others."""
-    told = [f"left out, as it is not taken: {shortened(texts[row][1])}" for row in refused]
-    return [text for row, text in enumerate(texts) if row not in refused], told
+    """The texts that are not refused, and a line on each of the others."""
+    lines = [f"left out, as the model refuses it: {shortened(texts[row][1])}" for row in refused]
+    return [text for row, text in enumerate(texts) if row not in refused], lines
 
 
 def shortened(text: str) -> str:
-    """A text as a line shows it."""
+    """The beginning of a text, quoted."""
     return repr(text[:60]) + "..." * (len(text) > 60)  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""A corpus that is larger than memory, read in shards by one or many workers."""
+"""A corpus larger than memory, which one or many workers read in shards."""
 
 from quantdrift.parts import DataKind
 

@@ -1,7 +1,7 @@
-"""A corpus in many files, read a part at a time: Parquet or JSON lines, in a folder or wherever fsspec reaches.
+"""A corpus in Parquet or JSON lines files, in a folder or at a URL that fsspec reads, as shards.
 
-Its texts are never all in memory. The files are gone through once, to count them and take their digests; then shards
-of some thousand documents are read where they are needed, by whoever scores them.
+The files are read once, to count documents and compute digests; then each worker reads the shards that it scores. So
+the texts are never all in memory.
 """
 
 import gzip
@@ -35,7 +35,7 @@ from quantdrift.parts import (
 from quantdrift_shards.workers import in_processes, on_ray
 
 SHARD = 16_384
-"""Documents of a shard: what a worker that is killed does again."""
+"""Documents of a shard, which a killed worker repeats."""
 LAYOUT = (
     "queries.jsonl, qrels/SPLIT.tsv for relevance metrics, and the documents in corpus/*.parquet (columns _id, text "
     "and perhaps title) or corpus/*.jsonl, which may end in .gz; or in one such file, corpus.jsonl or corpus.parquet"
@@ -47,16 +47,16 @@ _digest: Callable[[], Any] = partial(hashlib.blake2b, digest_size=16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileShard(Shard):
-    """Documents that follow each other in one file: JSON lines, packed or not, or Parquet.
+    """Consecutive documents of one file: JSON lines, gzipped or not, or Parquet.
 
     Attributes:
-        at: byte of a file of lines at which the first document begins, unpacked.
+        at: for JSON lines, the byte at which the first document begins, unzipped.
     """
 
     at: int = 0
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents, unless the file has changed."""
+        """Yield the documents; refuse a file that has changed."""
         if _size_of(self.url) != self.size:
             raise DataError(f"{self.url} has changed while it was read; start again")
         if self.url.endswith(".parquet"):
@@ -73,7 +73,7 @@ class FileShard(Shard):
             row, groups = starts[first], range(first, file.num_row_groups)
             for batch in file.iter_batches(_ROWS, row_groups=groups, columns=[key, *texts]):
                 for place in range(max(0, self.row - row), len(batch)):
-                    # a text that is kept once for many rows is unpacked row by row
+                    # row by row, as Parquet may store a text once for many rows
                     record = batch.slice(place, 1).to_pylist()[0]
                     yield document_of({**record, "_id": record[key]}, f"{self.url}, row {row + place + 1}")
                 row += len(batch)
@@ -84,29 +84,29 @@ class ShardedDataset(StreamedDataset):
     """Queries with their labels, and a corpus in files."""
 
     def workers(self, engine: str, n: int | None) -> Workers | None:
-        """Return who scores the shards: processes on this machine, or Ray's actors; None for this process alone."""
+        """Return the executor of the shards: processes on this machine or Ray's actors; None for this process."""
         if engine == "ray":
             return partial(on_ray, n=n)
         return partial(in_processes, n=n, threads=max(1, (os.cpu_count() or 1) // n)) if n not in {None, 1} else None
 
 
 def is_sharded(place: str | Path, asked: bool = False) -> bool:
-    """Whether data are at a URL, or in a folder with a folder of the corpus in place of a file, or are to be cut."""
+    """True for data at a URL, data with a folder corpus/ instead of corpus.jsonl, and data asked for in shards."""
     folder = Path(place)
     return asked or is_url(place) or ((folder / "corpus").is_dir() and not any(folder.glob("corpus.jsonl*")))
 
 
 def read_sharded(place: str | Path, split: str, *, shard: int | None = None, progress: Progress) -> ShardedDataset:
-    """Read queries and labels, and go through the files of the corpus once.
+    """Read queries and labels, and read the files of the corpus once.
 
     Args:
         place: folder or URL with LAYOUT.
         split: which labels to read.
-        shard: documents of a shard, at most.
+        shard: documents of a shard at most.
         progress: where progress is shown.
 
     Raises:
-        DataError: a file is missing, unreadable or empty; names it.
+        DataError: a file is missing, unreadable or empty.
         MissingExtraError: fsspec is not installed.
     """
     url = re.sub(r":/+", "://", str(place), count=1).rstrip("/") if is_url(place) else str(Path(place).resolve())
@@ -120,7 +120,7 @@ def read_sharded(place: str | Path, split: str, *, shard: int | None = None, pro
 
 
 def _file_system(url: str) -> tuple[Any, str]:
-    """What reaches a URL, and its path there."""
+    """The file system of a URL, and the path in it."""
     with extras_named(needed_for="reading a corpus in shards"):
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # noqa: PLC0415 -- an optional package
     system, path = url_to_fs(url)
@@ -128,7 +128,7 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 
 def _corpus_files(url: str) -> list[str]:
-    """URLs of the corpus' files, by name."""
+    """URLs of the files of the corpus, sorted by name."""
     system, root = _file_system(url)
     files = [file for file in sorted(system.find(f"{root}/corpus")) if file.endswith(_ENDINGS)]
     files = files or [file for ending in _ENDINGS if system.isfile(file := f"{root}/corpus{ending}")][:1]
@@ -139,7 +139,7 @@ def _corpus_files(url: str) -> list[str]:
 
 @contextmanager
 def _near(url: str) -> Iterator[Path]:
-    """A folder here with the queries and labels, which are small."""
+    """A local folder with the queries and labels, which are small."""
     if not is_url(url):
         yield Path(url)
         return
@@ -154,10 +154,10 @@ def _near(url: str) -> Iterator[Path]:
 
 
 def _unpacked(url: str, at: int = 0) -> Any:
-    """The content of a file from a byte on."""
+    """Open a file, unzipped, at a byte."""
     system, path = _file_system(url)
     if not is_url(url) and not Path(url).is_file():
-        raise DataError(f"{url} is no file, or a pipe or a device; expected a file")
+        raise DataError(f"expected a file; got {url}")
     raw = system.open(path, "rb")
     stream = gzip.GzipFile(fileobj=raw) if url.endswith(".gz") else raw
     stream.seek(at)
@@ -170,7 +170,7 @@ def _size_of(url: str) -> int:
 
 
 def _cut(files: Sequence[str], size: int, progress: Progress) -> Iterator[FileShard]:
-    """The shards of all files, each of which is gone through when its first shard is asked for."""
+    """Yield the shards of all files; each file is read when its first shard is needed."""
     start = 0
     with progress.stage("reading the corpus", len(files)) as tell:
         for file in files:
@@ -182,7 +182,7 @@ def _cut(files: Sequence[str], size: int, progress: Progress) -> Iterator[FileSh
 
 
 def _shards_of(url: str, start: int, size: int) -> Iterator[FileShard]:
-    """The shards of one file, whose first document has a position in the corpus."""
+    """Yield the shards of one file; `start` is the position of its first document in the corpus."""
     begins: list[tuple[int, int]] = []  # row and byte
     with _unpacked(url) as stream:
         if url.endswith(".parquet"):
@@ -204,7 +204,7 @@ def _shards_of(url: str, start: int, size: int) -> Iterator[FileShard]:
 
 
 def _parquet(stream: Any, url: str) -> tuple[Any, list[str]]:
-    """A Parquet file, and its columns for the id, the text and perhaps the title."""
+    """Open a Parquet file, and return its columns for the id, the text and perhaps the title."""
     import pyarrow.parquet as pq  # noqa: PLC0415 -- takes long to import
 
     stream.seek(0)

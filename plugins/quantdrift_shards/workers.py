@@ -1,7 +1,7 @@
-"""Executors for the shards of a corpus: this process, a pool of others on this machine, or Ray's actors on many.
+"""Executors for the shards of a corpus: processes on this machine, or Ray's actors on many machines.
 
-Every worker has one shard at a time, and hands over what it found before it gets the next: a worker that is killed does
-at most one shard again.
+Every worker has one shard at a time and returns its result before it gets the next, so that a killed worker repeats at
+most one shard.
 """
 
 import logging
@@ -22,49 +22,49 @@ from typing import Any, cast
 from quantdrift.parts import QuantDriftError, RunError, extras_named, in_one_line, note
 
 DEATHS = 3
-"""Workers in a row that may die without having finished anything."""
+"""Deaths of workers without a finished shard between them, after which the search is given up."""
 
 Score = Callable[[Any], bytes]
 Make = Callable[..., Score]
 Results = Iterator[tuple[Any, bytes]]
-"""Shards with what is kept of each, as they are finished; `Workers` of quantdrift.parts says what the others are."""
+"""Shards with their results, as they are finished; see `Workers` of quantdrift.parts."""
 
 
 class Worker:
-    """Scores shards one after the other; what it needs comes with each, so that one that was started anew has it."""
+    """Scores shards one after the other; every call brings what a restarted worker needs."""
 
     _score: Score | None = None
 
     def score(self, make: Make, shard: Any) -> tuple[Any, bytes]:
-        """Score a shard, and give it back with what is kept of it."""
+        """Score a shard, and return it with its result."""
         try:
             self._score = self._score or make()
             return shard, self._score(shard)
-        except QuantDriftError as error:  # not every one of them can be sent
+        except QuantDriftError as error:  # some errors cannot be pickled
             raise RunError(str(error)) from None
 
 
 # --- processes on this machine --------------------------------------------------------------------
 
 _WORKER = Worker()
-"""The worker of this process, which has one model."""
+"""The worker of this process."""
 
 
 def _number() -> int:
-    """Number of the process among all that were started here."""
+    """The number of this process among those that its parent started."""
     number = multiprocessing.current_process().name.rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
 
 
 def _start() -> None:
-    """Initialize a process of the pool, which ends when the one that started it does, and not by Ctrl-C."""
+    """Initialize a process of the pool, which ignores Ctrl-C and ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(ImportError):
         from tqdm import tqdm  # type: ignore[import-untyped]  # noqa: PLC0415 -- only where models are
 
-        tqdm.set_lock(threading.RLock())  # its own, one between processes, is left behind when this one is ended
+        tqdm.set_lock(threading.RLock())  # its default lock between processes would leak when this process is killed
     parent = multiprocessing.parent_process()
-    assert parent is not None  # this is not the first process
+    assert parent is not None  # this is a child process
 
     def watch() -> None:
         parent.join()
@@ -81,10 +81,10 @@ def _score(job: Path, threads: int, shard: Any) -> tuple[Any, bytes]:
 
 
 def in_processes(make: Make, shards: Sequence[Any], *, n: int, threads: int) -> Results:
-    """Score every shard in one of n processes on this machine, each with so many threads."""
+    """Score the shards in n processes on this machine, each with `threads` threads."""
     todo, deaths, n = list(shards), 0, min(n, len(shards))
     while todo:
-        # in a file that nobody else can read or write: at a pipe we would wait until a worker reads it
+        # in a private file: writing to a pipe would block until a worker reads it
         with TemporaryDirectory(prefix="quantdrift-workers-") as folder, _pool(n) as pool:
             job = Path(folder) / "job"
             job.write_bytes(pickle.dumps(make))
@@ -98,21 +98,21 @@ def in_processes(make: Make, shards: Sequence[Any], *, n: int, threads: int) -> 
                 deaths += 1
                 if deaths == DEATHS:
                     raise RunError(
-                        f"{DEATHS} times in a row a worker died before it had finished a shard, perhaps for want of "
-                        "memory; take fewer --workers, or a smaller --batch-size"
+                        f"{DEATHS} workers in a row died before a shard was finished, perhaps for lack of memory; take "
+                        "fewer --workers, or a smaller --batch-size"
                     ) from None
-                note("a worker died; the shards that were being done are done again")
+                note("a worker died; unfinished shards are scored again")
 
 
 @contextmanager
 def _pool(n: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes; where the block is left by an error they are ended in the middle of their shards."""
+    """A pool of processes, which are killed if an error leaves the block."""
     pool = ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn"), initializer=_start)
     try:
         yield pool
     except BaseException:
         for process in list((getattr(pool, "_processes", None) or {}).values()):
-            with suppress(Exception):  # it may have ended
+            with suppress(Exception):  # it may have ended already
                 process.terminate()
         raise
     finally:
@@ -123,9 +123,9 @@ def _pool(n: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def on_ray(make: Make, shards: Sequence[Any], *, n: int | None) -> Results:
-    """Score every shard by one of n actors, each of which sees an accelerator that is its own."""
+    """Score the shards with n actors, each with an accelerator of its own."""
     with extras_named(needed_for="--engine ray"):
-        ray: Any = import_module("ray")  # its types are in the way
+        ray: Any = import_module("ray")  # its types get in the way
     started = not ray.is_initialized()
     if started:
         # the cluster that RAY_ADDRESS names, else one on this machine
@@ -145,7 +145,7 @@ def on_ray(make: Make, shards: Sequence[Any], *, n: int | None) -> Results:
         raise error.cause from None
     except ray.exceptions.RayError as error:
         raise RunError(
-            f"a worker of Ray died {DEATHS + 1} times at one shard: {str(error).strip().splitlines()[0]}"
+            f"a worker of Ray died {DEATHS + 1} times on one shard: {str(error).strip().splitlines()[0]}"
         ) from error
     finally:
         if started:

@@ -11,7 +11,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, m
 
 from quantdrift import __version__
 from quantdrift.base.errors import DataError, SpecError
-from quantdrift.base.records import AS_LIST, Amount, Bits, Real, Record, Some, Whole, bytes_digest, with_checksum
+from quantdrift.base.records import AS_LIST, Amount, Bits, Record, Some, Whole, bytes_digest, with_checksum
 from quantdrift.base.text import some
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.scheme import DEFAULT_QUANTIZER, POSSIBLE_BITS
@@ -104,7 +104,7 @@ class Allocation(Record):
     budget: Bits
     method: Text = Field(validation_alias=AliasPath("solver", "method"))
     status: Text = Field(validation_alias=AliasPath("solver", "status"))
-    bound: Real | None = Field(validation_alias=AliasPath("solver", "bound"))
+    bound: Amount | None = Field(validation_alias=AliasPath("solver", "bound"))
     n_others: Whole = Field(validation_alias=AliasPath("others", "n_parameters"))
     others_bits: Whole = Field(validation_alias=AliasPath("others", "bits"))
     layers: Annotated[tuple[AllocatedLayer, ...], AS_LIST] = Field(min_length=1)
@@ -165,14 +165,6 @@ class Allocation(Record):
     # --- the file: one layer a line
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a file; what it says to follow from its fields has to, unless somebody changed widths by hand."""
-        allocation, content = super().read(path), cls.read_content(path)
-        if not allocation.edited and (other := _other(content, allocation.content())):
-            raise DataError(f"{path} is damaged, expected {cls.WHAT}: {other}. Make it again: {cls.MAKE}")
-        return allocation
-
-    @classmethod
     def has_checksum(cls, content: Mapping[str, Any]) -> bool:
         """Tell whether the digest holds: that of a file changed by hand is of what it was before."""
         return content.get("edited") is not True
@@ -213,17 +205,6 @@ class Allocation(Record):
                 text = "[\n" + ",\n".join(f"    {_json(layer)}" for layer in value) + "\n  ]"
             lines.append(f"  {_json(key)}: {text}")
         return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _other(content: Any, follows: Any, place: str = "") -> str:
-    """The first number in a file that is not the one that follows from its fields; empty if there is none."""
-    if isinstance(content, dict | list) and type(content) is type(follows):
-        keys = [key for key in follows if key in content] if isinstance(content, dict) else range(len(follows))
-        return next(filter(None, (_other(content[key], follows[key], f"{place}{key}.") for key in keys)), "")
-    numbers = [type(number) in {int, float} for number in (content, follows)]
-    if all(numbers) and math.isclose(content, follows, rel_tol=1e-6, abs_tol=1e-9):
-        return ""
-    return f"{place.rstrip('.')} is {content!r:.40}, and {follows!r:.40} follows" if any(numbers) else ""
 
 
 def _json(value: object) -> str:

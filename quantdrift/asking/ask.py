@@ -1,8 +1,8 @@
-"""A measurement that is asked for, as one value with one fingerprint; and whether a finished run answers it.
+"""A request to measure, as one value with one fingerprint, and the check whether a finished run answers it.
 
-`run`, `gate`, the cells of a study, the pilot of a plan, `repair`, `noise`, `waterfall` and the pytest plugin ask by
-it, so that a run is measured anew for the same reasons everywhere: another pair, other files of a model, another file
-that the spec names, other data, settings or versions of the libraries that take part.
+`run`, `gate`, the cells of a study, the pilot of a plan, `repair`, `noise`, `waterfall` and the pytest plugin all
+build one, so a run is measured again for the same reasons everywhere: another pair, other files of a model or of the
+spec, other data, other settings, or other versions of the libraries.
 """
 
 import json
@@ -20,7 +20,7 @@ from quantdrift.base.extras import version_of
 from quantdrift.base.records import bytes_digest, file_digest, read_bytes, write_text
 from quantdrift.base.registry import Registry
 from quantdrift.data.labelled import Dataset
-from quantdrift.data.streamed import STREAMED
+from quantdrift.data.streamed import STREAMED, StreamedDataset
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.kinds.encoder import KINDS, brought_for
 from quantdrift.kinds.quantizer import QUANTIZERS
@@ -34,7 +34,7 @@ from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import Spec, Versus, is_endpoint, stages_of
 
 State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
-"""How far the run of a place is."""
+"""The state of a run at a place."""
 
 LIBRARIES = (
     *("quantdrift", "torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy", "scipy"),
@@ -44,12 +44,12 @@ LIBRARIES = (
     *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnx-ir", "onnxscript", "onnxruntime-gpu"),
     *STAGES.packages,
 )
-"""Packages that load models, quantize or compute: another version of one may give other numbers."""
+"""Packages that load models, quantize or compute; another version of one may give other numbers."""
 
 
 @cache
 def libraries(pair: Spec | Versus) -> dict[str, str]:
-    """The versions of those that are installed, and of what only this pair stands on."""
+    """Return the versions of installed libraries, and of those that only this pair needs."""
     scheme = pair.scheme if isinstance(pair, Spec) else None
     own = () if scheme is None else chain.from_iterable(STAGES[name].needs(scheme) for name in stages_of(scheme))
     versions = {name: version_of(name) for name in (*LIBRARIES, *MODEL_FILES.packages, *own)}
@@ -58,14 +58,14 @@ def libraries(pair: Spec | Versus) -> dict[str, str]:
 
 @cache
 def parts_of(pair: Spec | Versus) -> dict[str, str]:
-    """The versions of other packages whose parts take part in a pair, by the registries, whatever the parts declare.
+    """Return the versions of other packages whose parts a pair uses, as the registries know them.
 
-    Their metrics do in every run, which stores them.
+    Every run stores all metrics, so packages with metrics always count.
     """
     registries: tuple[Registry[Any], ...] = (MODEL_FILES, STREAMED, FAMILIES)
     versions = dict(chain.from_iterable(each.versions(*each.values()).items() for each in registries))
     for name in names_of(pair):
-        with suppress(QuantDriftError):  # in memory, on a server, or a file that no kind takes
+        with suppress(QuantDriftError):  # it is in memory, on a server, or a file that no kind takes
             versions |= brought_for(resolve(name))
     if isinstance(pair, Spec):
         versions |= QUANTIZERS.versions(QUANTIZERS[pair.scheme.quantizer])
@@ -79,13 +79,13 @@ class Ask:
     """Everything that decides a run.
 
     Attributes:
-        pair: two models, or one and how it is quantized.
-        data: name, split and fingerprint of the data, and whatever else tells them from others.
-        settings: of the measurement, as JSON values: also the device and the revision.
-        part: which part of the data, or what else is done with them: a shortlist, held-out inputs, a pilot.
-        models: digests of the models' files, where the caller has better ones than names, sizes and times.
-        dataset: the data themselves, where they are read already.
-        shortlist: what is reranked, likewise.
+        pair: two models, or one model and its scheme.
+        data: name, split and fingerprint of the data, and whatever else identifies them.
+        settings: settings of the measurement as JSON values, with device and revision.
+        part: part or use of the data: a shortlist, held-out inputs, a pilot.
+        models: digests of the models' files, better ones than those of names, sizes and times.
+        dataset: the data themselves, once they are read.
+        shortlist: the shortlist that is reranked.
     """
 
     pair: Spec | Versus
@@ -93,12 +93,12 @@ class Ask:
     settings: Mapping[str, Any] = field(default_factory=dict)
     part: Sequence[Any] = ()
     models: Sequence[str | None] | None = None
-    dataset: Dataset | None = field(default=None, compare=False, repr=False)
+    dataset: Dataset | StreamedDataset | None = field(default=None, compare=False, repr=False)
     shortlist: Shortlist | None = field(default=None, compare=False, repr=False)
 
     @property
     def certain(self) -> bool:
-        """Whether a change of the models is seen from here; on a hub or a server they may change in silence."""
+        """Whether a change of the models would be seen; on a hub or a server they may change unseen."""
         if isinstance(self.pair, Spec) and not all(STAGES[name].reproducible for name in stages_of(self.pair.scheme)):
             return False
         return all(_place(name)[0] for name in names_of(self.pair)) if self.models is None else None not in self.models
@@ -108,7 +108,7 @@ class Ask:
         """One digest of everything that decides the run.
 
         Raises:
-            QuantDriftError: a model is not to be had.
+            QuantDriftError: a model cannot be found.
             OSError: a file that the spec names cannot be read.
         """
         parts = {
@@ -124,21 +124,21 @@ class Ask:
 
 
 def names_of(pair: Spec | Versus) -> tuple[str, ...]:
-    """Names of the models of a pair."""
+    """Return the names of a pair's models."""
     return (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
 
 
 def files_of(spec: Spec) -> dict[str, str]:
-    """Digests of the files that the options of a spec name: texts to calibrate on, stored widths."""
+    """Return the digests of the files that a spec names: calibration texts, stored widths."""
     named = {key: Path(value).expanduser() for key, value in spec.scheme.options}
     return {key: file_digest(file) for key, file in named.items() if file.is_file()}
 
 
 def stamp_of(model: str, *, based: bool = False) -> str:
-    """Return a digest by which a model's files are known without reading them: of names, sizes and times.
+    """Return a digest of the names, sizes and times of a model's files, which are not read.
 
-    It holds that of an adapter's base, unless the model is `based` on itself, as that one is. A model on the hub or on
-    a server is known by its name alone.
+    An adapter's base counts too, unless this model is the base (`based`). A model on the hub or on a server has a
+    digest of its name alone.
 
     Raises:
         QuantDriftError: there is no such model.
@@ -148,7 +148,7 @@ def stamp_of(model: str, *, based: bool = False) -> str:
         if not is_endpoint(model):
             resolve(model)
         return canonical
-    # rglob enters no linked folder, which could lead anywhere; the second looks into those at the top alone
+    # rglob follows no links to folders, which could lead anywhere; the second pattern follows those at the top
     walked = {*place.rglob("*"), *place.glob("*/*")} if place.is_dir() else {place}
     files = sorted(file for file in walked if file.is_file())
     sizes = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
@@ -161,14 +161,14 @@ def stamp_of(model: str, *, based: bool = False) -> str:
 
 
 def _place(model: str) -> tuple[Path | None, str, bool]:
-    """Return where a model's files lie here, None if elsewhere; its name; and whether they may be written to."""
+    """Return the place of a model's files on this machine, if any; its name; and whether the files may change."""
     if is_endpoint(model):
         return None, model, True
     try:
         source = resolve(model)
-    except QuantDriftError:  # a candidate that transformers cannot load by itself: a graph, a folder of a GGUF file
+    except QuantDriftError:  # transformers cannot load it by itself: a graph, a folder of a GGUF file
         place = Path(model).expanduser()
-        with suppress(QuantDriftError):  # it is more than the one file
+        with suppress(QuantDriftError):  # the checkpoint is more than this file
             place = find_checkpoint(model).folder if place.is_file() else place
         return (place if place.exists() else None), model, True
     at = Path(source.location)
@@ -176,7 +176,7 @@ def _place(model: str) -> tuple[Path | None, str, bool]:
 
 
 def finished(place: Path, fingerprint: str | None) -> tuple[State, Run | None]:
-    """Return how far the run of a place is, and the run if it is whole and has the fingerprint."""
+    """Return the state of the run at a place, and the run if it is whole and has the fingerprint."""
     if not place.exists():
         return "open", None
     try:
@@ -185,24 +185,24 @@ def finished(place: Path, fingerprint: str | None) -> tuple[State, Run | None]:
             return "damaged", None
     except (RunError, OSError):
         return "damaged", None
-    same = fingerprint is not None and run.record.get("cell") == fingerprint
-    return ("done", run) if same else ("outdated", None)
+    is_same = fingerprint is not None and run.record.get("cell") == fingerprint
+    return ("done", run) if is_same else ("outdated", None)
 
 
 ATTEMPTS = 2
-"""Attempts that leave no word, after which there is no other."""
+"""Attempts that end without an error after which there is no further one."""
 
 
 @contextmanager
 def attempted(note: Path, fingerprint: str | None) -> Iterator[None]:
-    """Inside, something is measured that may end the process: a library aborts, or the system takes its memory back.
+    """Note an attempt that may end the process: a library aborts, or the system kills it for its memory.
 
-    The attempt is noted before it starts, and whatever Python still sees of its end is a word; so an attempt that left
-    none is told by its note.
+    The note is written before the attempt and removed after it, with or without an error. So a note that is left
+    behind is of an attempt that ended the process.
 
     Raises:
-        UnsupportedError: ATTEMPTS have left no word.
-        DiskError: it cannot be noted.
+        UnsupportedError: ATTEMPTS have ended the process.
+        DiskError: the note cannot be written.
     """
     before = 0
     with suppress(OSError, ValueError):
@@ -210,7 +210,7 @@ def attempted(note: Path, fingerprint: str | None) -> Iterator[None]:
         before = int(noted[1]) if noted else 0
     if before >= ATTEMPTS:
         raise UnsupportedError(
-            f"{ATTEMPTS} attempts ended the process without a word: a library aborted, or memory ran out and the "
+            f"{ATTEMPTS} attempts ended the process without an error: a library aborted, or memory ran out and the "
             "system killed it. Leave it out, or make it smaller"
         )
     write_text(note, f"running: attempt {before + 1} of {fingerprint}", what="the attempt")

@@ -1,14 +1,16 @@
-"""The one runner: a run that is asked for is found, or measured now. Torch is loaded where something is measured."""
+"""The one runner: it finds the run of an `Ask`, or measures it. Torch is loaded only to measure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.asking.ask import Ask, finished
 from quantdrift.base.progress import Progress
 from quantdrift.candidate.refusals import check_pair
+from quantdrift.data.streamed import StreamedDataset
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run, check_place
@@ -30,44 +32,48 @@ def ensure(
     record: Mapping[str, Any] | None = None,
     **loading: Any,
 ) -> Run:
-    """The run of a place, if it answers what is asked; else one that is measured now.
+    """Return the finished run of an `Ask` at a place, or measure it there now.
 
     Args:
-        ask: what is asked; where `opened` is given also its fingerprint alone, None if it has none.
-        place: of the run folder; it may hold an earlier run, nothing else.
-        settings: how inputs are put through.
-        store: where embeddings are kept, and layers that were calibrated.
+        ask: the measurement; with `opened`, its fingerprint is enough, or None if it has none.
+        place: the run folder; it may hold an earlier run, and nothing else.
+        settings: how inputs go through the models.
+        store: where embeddings and calibrated layers are kept.
         progress: where progress is shown.
-        opened: opens the pair; by default the ask's pair is checked against its data and opened for them.
-        reuse: whether a finished run is taken; None where a change of the models would be seen.
-        found: called where one is.
-        record: what run.json says besides.
-        loading: how the pair is loaded, `opening.Loading`.
+        opened: opens the pair; by default the pair is checked against the data and opened for them.
+        reuse: whether a finished run is taken; None for only where a change of the models' files would show.
+        found: called when a finished run is taken.
+        record: additional entries of run.json.
+        loading: how the pair is loaded: `opening.Loading`, or arguments of `open_streamed`.
 
     Raises:
         QuantDriftError: the pair cannot be measured on these data, or the place holds something else.
     """
     if opened is None:
+        assert isinstance(ask, Ask)  # without a pair there is nothing to open
         opened = _opening(ask, settings, store, loading)
     check_place(place.absolute())
-    said = dict(record or {})
+    entries = dict(record or {})
     if not isinstance(ask, Ask) or reuse or (reuse is None and ask.certain):
-        said["cell"] = ask.fingerprint if isinstance(ask, Ask) else ask
-        run = finished(place.absolute(), said["cell"])[1]
+        entries["cell"] = ask.fingerprint if isinstance(ask, Ask) else ask
+        run = finished(place.absolute(), entries["cell"])[1]
         if run is not None:
             if found is not None:
                 found()
             return run
     from quantdrift.asking.run import measured_run  # noqa: PLC0415 -- torch
 
-    return measured_run(opened(), out=place, settings=settings, store=store, progress=progress, **said)
+    return measured_run(opened(), out=place, settings=settings, store=store, progress=progress, **entries)
 
 
-def _opening(ask: Ask | str | None, settings: Settings, store: EmbeddingStore, loading: Any) -> Callable[[], Opened]:
-    """What opens a pair for its data, once the two are known to go together."""
-    assert isinstance(ask, Ask)  # there is nothing else to open
-    assert ask.dataset is not None  # likewise
+def _opening(ask: Ask, settings: Settings, store: EmbeddingStore, loading: Any) -> Callable[[], Opened]:
+    """Check that a pair goes with its data, and return the function that opens it for them."""
     pair, dataset, shortlist = ask.pair, ask.dataset, ask.shortlist
+    assert dataset is not None  # whoever leaves the opening to `ensure` gives the data
+    if isinstance(dataset, StreamedDataset):
+        from quantdrift.asking.streamed_search import open_streamed  # noqa: PLC0415 -- torch
+
+        return partial(open_streamed, pair, dataset, settings=settings, store=store, **loading)
     check_pair(pair, dataset, reranks=shortlist is not None, loaded="models" in loading)
 
     def opened() -> Opened:

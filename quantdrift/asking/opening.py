@@ -1,13 +1,12 @@
-"""Opening: names and data become a pair that is loaded, and what its outputs are read as."""
+"""Load the pair of a name for some data, and choose how its outputs are read."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
-import torch
 from torch import nn
 
 from quantdrift.base.errors import DataError, UnsupportedError
@@ -17,12 +16,7 @@ from quantdrift.builtin.classifier.work import Classifier
 from quantdrift.builtin.cross_encoder.work import CrossEncoderModel
 from quantdrift.builtin.sentence.work import SentenceEncoder, choose_prompts, differences, pick_device
 from quantdrift.candidate.calibration.sample import calibration_texts
-from quantdrift.candidate.checkpoint import (
-    candidate_source,
-    load_checkpoint,
-    load_stored_classifier,
-    load_stored_reranker,
-)
+from quantdrift.candidate.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
 from quantdrift.candidate.methods import methods_of
 from quantdrift.candidate.pair import Model, Pair, QuantizedPair, TwoModels
 from quantdrift.candidate.tried import embedded
@@ -35,7 +29,7 @@ from quantdrift.finished.shortlist import Shortlist as Lists
 from quantdrift.kinds.encoder import KINDS
 from quantdrift.measuring.flow import Reading
 from quantdrift.measuring.readings import Classes, Head, ReadOtherwise, Search, calibration_queries, shortlist_of
-from quantdrift.models.files.checkpoint import find_checkpoint, full_precision, refuse_missing, refuse_quantized
+from quantdrift.models.files.checkpoint import find_checkpoint, full_precision_source, refuse_missing, refuse_quantized
 from quantdrift.models.files.kinds import check_kind, kind_of, writes_text
 from quantdrift.models.files.named import ModelSource
 from quantdrift.models.heads import find_head
@@ -48,15 +42,13 @@ from quantdrift.scoring.similarity import Similarity
 from quantdrift.spec.grammar import Spec, Versus, is_endpoint, read_endpoint
 
 LocalModel = EmbeddingModel | Classifier | CrossEncoderModel
-Given = tuple[LocalModel | None, SentenceEncoder | None]
-"""Reference and candidate, where they are in memory already."""
-NONE: Given = (None, None)
+InMemory = tuple[LocalModel | None, SentenceEncoder | None]
+"""Reference and candidate; None for one that is to be loaded."""
+NONE: InMemory = (None, None)
 
 
 class Place(TypedDict, total=False):
-    """Where and how weights are loaded: device, revision, number type, whether code of a model may run; and the names
-    of its prompts for the roles that are not called as the role is.
-    """
+    """How a model is loaded: device, revision, dtype, whether its code may run, and prompt names by role."""
 
     device: str | None
     revision: str | None
@@ -66,11 +58,11 @@ class Place(TypedDict, total=False):
 
 
 class Loading(Place, total=False):
-    """How a pair is loaded: also by which servers, what is kept of them below a folder, and what is in memory."""
+    """How a pair is loaded: also the servers, the folder for what is kept of them, and models in memory."""
 
     servers: Servers | None
     root: Path | None
-    models: Given
+    models: InMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +70,13 @@ class Opened:
     """A pair that is loaded, and the data as it takes them.
 
     Attributes:
-        name: of the pair.
-        pair: in the reference arm.
-        reading: what its outputs are read as.
-        model: what is known of where the models came from, for run.json.
-        data: what is known of the data, likewise.
+        name: the pair's name.
+        pair: the pair, in the reference arm.
+        reading: how its outputs are read.
+        model: the models' origin, for run.json.
+        data: the data's description, for run.json.
         started: when loading began, ISO 8601.
+        closing: what ends when the run is written, or has failed.
     """
 
     name: Spec | Versus
@@ -92,17 +85,18 @@ class Opened:
     model: Mapping[str, Any]
     data: Mapping[str, Any]
     started: str
+    closing: ExitStack = field(default_factory=ExitStack)
 
     @property
     def quantized(self) -> QuantizedPair:
         """The pair of a spec."""
-        assert isinstance(self.pair, QuantizedPair)  # whoever asks has opened a spec
+        assert isinstance(self.pair, QuantizedPair)  # callers have opened a spec
         return self.pair
 
     @property
     def search(self) -> Search:
         """The reading of queries and documents."""
-        assert isinstance(self.reading, Search)  # whoever asks has opened such data
+        assert isinstance(self.reading, Search)  # callers have opened such data
         return self.reading
 
 
@@ -115,9 +109,9 @@ def open_pair(
     held_out: Rows | None = None,
     **how: Unpack[Loading],
 ) -> Opened:
-    """Load a pair for a dataset; everything that can be refused is refused before.
+    """Load a pair for a dataset.
 
-    Queries that are `held_out` are not calibrated on. With `neighbours` a classifier gives what goes into its head.
+    Calibration leaves out the queries that are `held_out`. With `neighbours` a classifier outputs its head's input.
     """
     started = now()
     kind = dataset.kind if isinstance(dataset, ClassificationDataset) else None
@@ -155,10 +149,10 @@ def load_pair(
     reranks: bool = False,
     servers: Servers | None = None,
     root: Path | None = None,
-    models: Given = NONE,
+    models: InMemory = NONE,
     **where: Unpack[Place],
 ) -> Pair:
-    """Load a pair that searches, that reranks, or that classifies inputs of a kind."""
+    """Load a pair that searches, reranks, or classifies inputs of a kind."""
     if isinstance(name, Spec):
         methods_of(name.scheme)
         model = models[0] or load_model(name.model, kind, reranks=reranks, **where)
@@ -179,8 +173,8 @@ def load_model(
     trusted: bool = False,
     prompts: Mapping[str, str] | None = None,
 ) -> LocalModel:
-    """The model that these data take, at full precision, whatever dtype its files have."""
-    source, where = full_precision(name), pick_device(device)
+    """Load a model at full precision, of the kind that these data need: it searches, classifies or reranks."""
+    source, where = full_precision_source(name), pick_device(device)
     encoder_kind = kind_of(source, "classes" if kind is not None else "shortlist" if reranks else "search", revision)
     with KINDS.tried(encoder_kind):
         model: LocalModel = imported(encoder_kind.load)(
@@ -197,9 +191,9 @@ def load_model(
 
 
 def load_searching(name: str, **where: Unpack[Place]) -> EmbeddingModel:
-    """Load the model of a name, which searches."""
+    """Load a model that searches."""
     model = load_model(name, None, **where)
-    assert isinstance(model, EmbeddingModel)  # no kind of classes was asked for, and no shortlist
+    assert isinstance(model, EmbeddingModel)  # the kind of models that search
     return model
 
 
@@ -211,10 +205,10 @@ def search_of(
     pair: Pair | None = None,
     held_out: Rows | None = None,
 ) -> Search:
-    """The reading of a search: queries, and documents to calibrate on unless there are texts for that.
+    """Return the reading of a search; it is calibrated on its documents, or on texts.
 
-    Where queries and documents are of two kinds the model has a tower for each, and both are calibrated. So a quarter
-    of the queries is kept for that, and rates are over the others.
+    If queries and documents are of two kinds, the model has a tower for each, and both are calibrated: a quarter of
+    the queries is set aside for that, and rates are over the others.
     """
     queries = inputs_of(dataset.queries, role="query", ids=dataset.query_ids)
     documents = inputs_of(dataset.documents, role="document", ids=dataset.document_ids)
@@ -242,12 +236,12 @@ def search_of(
 
 
 def own_ids_record(dataset: RetrievalDataset | StreamedDataset) -> dict[str, str]:
-    """What run.json says of queries that are documents too; nothing where there are none."""
+    """Return the entry of run.json on queries that are documents too, if there are any."""
     return {} if dataset.own_ids is None else {"own_ids": dataset.own_ids}
 
 
 def _refuse_prompts(model: Any, dataset: Dataset) -> None:
-    """Refuse a model with prompts by which the harness that the data are of would read them in another way."""
+    """Refuse a model with prompts that the harness of these data uses in another way."""
     prompts = getattr(getattr(model, "model", None), "prompts", None) or {}
     if named := sorted(name for name in dataset.read_otherwise if prompts.get(name)):
         raise UnsupportedError(
@@ -257,9 +251,9 @@ def _refuse_prompts(model: Any, dataset: Dataset) -> None:
 
 
 def refuse_kinds(models: Sequence[Any], dataset: RetrievalDataset) -> None:
-    """Refuse models that do not take what the queries or documents are."""
+    """Refuse models that do not take the kind of the queries or the documents."""
     for model in models:
-        takes = getattr(model, "takes", {"text"})  # a server does not say
+        takes = getattr(model, "takes", {"text"})  # a server takes texts
         for kind, role in zip(dataset.kinds, ("queries", "documents"), strict=True):
             if kind not in takes:
                 raise UnsupportedError(
@@ -297,7 +291,7 @@ def _classes(
         train=train,
         train_labels=_probe_labels(dataset, name.model) if embeds else (),
         labels=dataset.test.labels,
-        what="embeddings" if head is None or head.reads_vectors else "logits",
+        what="embeddings" if head is None or head.linear is not None else "logits",
         calibration=() if calibration is None else (calibration,),
         source="the train part",
         dataset=dataset.name,
@@ -305,7 +299,7 @@ def _classes(
 
 
 def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]:
-    """The labels that a probe is fitted to."""
+    """Return the train labels, which the probe of an embedding model is fitted to."""
     labels = None if dataset.train is None else dataset.train.labels
     if labels is None or len(set(labels)) < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
         raise DataError(
@@ -317,7 +311,7 @@ def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]
 
 
 def described_data(dataset: Dataset | StreamedDataset, **more: object) -> dict[str, Any]:
-    """Describe data of any kind for run.json, and say where these are the first inputs of more."""
+    """Describe data of any kind for run.json; a warning says where these are only the first inputs."""
     limit = None if isinstance(dataset, StreamedDataset) else dataset.limit
     first = [] if limit is None else [f"a quick try: only the first {limit['n']:,} of {limit['of']:,} inputs"]
     return {
@@ -332,7 +326,7 @@ def described_data(dataset: Dataset | StreamedDataset, **more: object) -> dict[s
 
 
 def describe_data(dataset: Dataset, shortlist: Lists | None = None) -> dict[str, Any]:
-    """Describe a dataset for run.json, and where a shortlist came from; the reading counts classes."""
+    """Describe a dataset for run.json, with the origin of a shortlist."""
     if isinstance(dataset, ClassificationDataset):
         n_train = 0 if dataset.train is None else len(dataset.train.ids)
         counts = {"inputs": f"{dataset.kind}s", "n_inputs": len(dataset.test.ids), "n_train": n_train}
@@ -358,7 +352,7 @@ def describe_data(dataset: Dataset, shortlist: Lists | None = None) -> dict[str,
 
 
 def _two_models(
-    name: Versus, *, servers: Servers, root: Path | None, models: Given, **where: Unpack[Place]
+    name: Versus, *, servers: Servers, root: Path | None, models: InMemory, **where: Unpack[Place]
 ) -> TwoModels:
     """Load both models; servers are asked before anything large is loaded."""
     (local, loaded), device, revision = models, pick_device(where.get("device")), where.get("revision")
@@ -371,7 +365,7 @@ def _two_models(
         if checkpoint.method == "none":
             _refuse_alone(candidate_source(checkpoint), None)
     if local is None and not is_endpoint(name.reference):
-        source = full_precision(name.reference)
+        source = full_precision_source(name.reference)
         _refuse_alone(source, revision)
     elif local is None and revision is not None:
         raise UnsupportedError(f"--revision is of a reference on the hub; {name.reference} is on a server")
@@ -405,7 +399,7 @@ def _two_models(
 
 
 def _refuse_alone(source: ModelSource, revision: str | None) -> None:
-    """Refuse a model that searches, but of which nobody knows how it is compared with another."""
+    """Refuse a kind of model that is compared with its own quantized self alone."""
     if kind_of(source, "search", revision) not in {KINDS["sentence"], KINDS["open-clip"]}:
         raise UnsupportedError(
             f"{source.name} is compared with its own quantized self alone ({source.name}@W4); expected two embedding "
@@ -422,18 +416,18 @@ def _refuse_same(name: Versus) -> None:
 
 
 def _two_with_heads(name: Versus, kind: Kind | None, **where: Unpack[Place]) -> TwoModels:
-    """Load two classifiers of inputs of a kind, whose classes are the same in the same order, or two cross-encoders."""
+    """Load two classifiers of the same classes in the same order; two cross-encoders without a kind of inputs."""
     _refuse_same(name)
-    source, checkpoint = full_precision(name.reference), find_checkpoint(name.candidate)
+    source, checkpoint = full_precision_source(name.reference), find_checkpoint(name.candidate)
     refuse_missing(checkpoint)
     wanted = "cross-encoder" if kind is None else "classifier"
     check_kind(source, wanted, where.get("revision"))
-    if kind is not None or writes_text(candidate_source(checkpoint)) is None:  # what is read of it may be lent
+    if kind is not None or writes_text(candidate_source(checkpoint)) is None:  # else the reference lends what it lacks
         check_kind(candidate_source(checkpoint), wanted)
     reference = load_model(name.reference, kind, reranks=kind is None, **where)
     place = pick_device(where.get("device"))
     if isinstance(reference, CrossEncoderModel):
-        return TwoModels(reference, load_stored_reranker(checkpoint, reference, device=place), device=place)
+        return TwoModels(reference, load_checkpoint(checkpoint, reference, device=place), device=place)
     candidate = load_stored_classifier(checkpoint, device=place)
     assert isinstance(reference, Classifier)  # it is of that kind
     if candidate.takes != kind:
@@ -447,50 +441,22 @@ def _two_with_heads(name: Versus, kind: Kind | None, **where: Unpack[Place]) -> 
     return TwoModels(reference, candidate, device=place)
 
 
-# --- A classifier that gives what goes into its head ----------------------------------------------
+# --- A classifier that outputs its head's input ----------------------------------------------------
 
 
 def before_head(name: str, classifier: Classifier, pair: QuantizedPair) -> tuple[Classifier, Head]:
-    """Return a classifier that gives what goes into its head, and the head, which the pair leaves at full precision.
-
-    Of a head of several layers, as RoBERTa's, it is what goes into its first linear one.
-    """
+    """Return the classifier as a model that outputs its head's input, and the head, which stays at full precision."""
     paths = find_head([classifier.module])
-    module = classifier.module.get_submodule(paths[0]) if len(paths) == 1 else nn.Identity()
-    linears = [(path, part) for path, part in module.named_modules() if isinstance(part, nn.Linear)]
-    classes = told_apart(classifier.classes)
-    logits = _of_vectors(module, linears[0][1].in_features, len(classes)) if linears else None
-    if logits is None or any(part in layer.modules for layer in pair.layers for _, part in linears):
+    module = classifier.module.get_submodule(paths[0]) if len(paths) == 1 else None
+    if not isinstance(module, nn.Linear) or any(module in layer.modules for layer in pair.layers):
         raise UnsupportedError(
-            f"neighbours are searched by what goes into the head; that of {name} "
-            f"({', '.join(paths) or 'none was found'}) makes no logits of one vector an input, or {pair.scheme} "
-            "quantizes it. Expected an embedding model, or a "
-            "classifier with such a head (ViT, timm, BERT, RoBERTa) and no +head="
+            f"neighbours are searched by the head's input; the head of {name} ({', '.join(paths) or 'not found'}) is "
+            f"not one linear layer, or {pair.scheme} quantizes it. Expected an embedding model, or a classifier with "
+            "such a head (ViT, timm, BERT) and no +head="
         )
-    path, first = linears[0]
-    record = {"reading": "logits", "head": paths[0]}
-    head = Head(classes=classes, module=logits, record=record)
-    if isinstance(module, nn.Linear):
-        bias = np.zeros(first.out_features) if first.bias is None else first.bias.detach().double().cpu().numpy()
-        weight = first.weight.detach().double().cpu().numpy()
-        head = Head(classes=classes, linear=LinearProbe(classes=classes, weight=weight, bias=bias), record=record)
-    return replace(classifier, before=(".".join(filter(None, (paths[0], path))), first)), head
-
-
-def _of_vectors(module: nn.Module, dim: int, n_classes: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """A head as a function of vectors [n, dim], which it may want as sequences of one token; None if it is none."""
-    like = next(module.parameters())
-
-    def logits(vectors: torch.Tensor, *, tokens: bool) -> torch.Tensor:
-        vectors = vectors.to(like)
-        scores: torch.Tensor = module(vectors[:, None] if tokens else vectors)
-        return scores
-
-    for tokens in (False, True):
-        try:
-            shape = logits(torch.zeros(2, dim), tokens=tokens).shape
-        except (IndexError, RuntimeError, TypeError):  # it takes a sequence, or something else
-            continue
-        if tuple(shape) == (2, n_classes):
-            return partial(logits, tokens=tokens)
-    return None
+    classes = told_apart(classifier.classes)
+    bias = np.zeros(module.out_features) if module.bias is None else module.bias.detach().double().cpu().numpy()
+    weight = module.weight.detach().double().cpu().numpy()
+    linear = LinearProbe(classes=classes, weight=weight, bias=bias)
+    head = Head(classes=classes, linear=linear, record={"reading": "logits", "head": paths[0]})
+    return replace(classifier, before=(paths[0], module)), head

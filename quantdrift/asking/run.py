@@ -1,4 +1,4 @@
-"""From a pair that is loaded to a run folder."""
+"""Measure a pair that is loaded and write its run folder."""
 
 import platform
 from collections.abc import Callable, Iterator, Mapping
@@ -9,50 +9,75 @@ from typing import Any
 import torch
 
 from quantdrift.asking.ask import libraries, parts_of
-from quantdrift.asking.measure import measure
 from quantdrift.asking.opening import Opened
 from quantdrift.base.display import note, shown
 from quantdrift.base.progress import Progress
 from quantdrift.base.text import some
 from quantdrift.builtin.sentence.work import SentenceEncoder
-from quantdrift.measuring.flow import Measured
+from quantdrift.candidate.pair import Pair
+from quantdrift.measuring.flow import Flow, Measured, Reading
 from quantdrift.metrics import measure as all_metrics
 from quantdrift.metrics.forbids import forbidding
 from quantdrift.models import TEXT_BY_TEXT
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run, now, write_run
+from quantdrift.sensitivity.allocate import choose_widths
 from quantdrift.statistics.standing import Tolerances
 
 
 def measured_run(
     opened: Opened, *, out: Path, settings: Settings, store: EmbeddingStore, progress: Progress, **more: Any
 ) -> Run:
-    """Measure a pair that is loaded and write the run; `more` goes into its record."""
+    """Measure a pair that is loaded and write the run; `more` is added to its record."""
 
     def work(settings: Settings) -> Measured:
         return measure(opened.pair, opened.reading, settings=settings, store=store, progress=progress)
 
-    measured, settings = _in_batches_that_fit(work, settings)
-    reading, evidence = measured.reading, measured.evidence
-    record = describe_run(
-        opened.name,
-        opened.pair,
-        measured,
-        replace(settings, noise_floor=evidence.noise is not None),
-        model=opened.model,
-        data={**opened.data, **reading.counts},
-        reading=reading.record,
-        started=opened.started,
-    )
-    return write_run(out, evidence=evidence, record={**record, **more}, probe=reading.probe)
+    with opened.closing:
+        measured, settings = _in_batches_that_fit(work, settings)
+        reading, evidence = measured.reading, measured.evidence
+        record = describe_run(
+            opened.name,
+            opened.pair,
+            measured,
+            replace(settings, noise_floor=evidence.noise is not None),
+            model=opened.model,
+            data={**opened.data, **reading.counts},
+            reading=reading.record,
+            started=opened.started,
+        )
+        return write_run(out, evidence=evidence, record={**record, **more}, probe=reading.probe)
+
+
+def measure(pair: Pair, reading: Reading, *, settings: Settings, store: EmbeddingStore, progress: Progress) -> Measured:
+    """Choose widths where a criterion does that, then measure what the candidate changes.
+
+    Args:
+        pair: the pair, with the reference in place before and after.
+        reading: the inputs, and how outputs are read.
+        settings: how inputs go through the models.
+        store: where embeddings and calibrated layers are kept.
+        progress: where progress is shown.
+
+    Raises:
+        DataError: there are no inputs, or layers were measured on all of them.
+        ScoreError: an output is not finite.
+        RunError: no space to keep embeddings.
+    """
+    flow = Flow(pair=pair, settings=settings, store=store, progress=progress)
+    ready, fingerprint = flow.ready(reading), pair.fingerprint
+    reference = flow.reference(ready, fingerprint)
+    with flow.timed("allocation", pair.needs_widths):
+        choose_widths(flow, ready, reference)
+    return flow.measure(ready, reference, fingerprint)
 
 
 def _in_batches_that_fit(work: Callable[[Settings], Measured], settings: Settings) -> tuple[Measured, Settings]:
-    """Measure, with batches of half the size where memory has no room; return also the settings of that.
+    """Measure, halving the batch size until the batches fit into memory; return the settings too.
 
-    Both arms are then put through in the smaller batches, as their size moves last digits: the figures are those that
-    were to be had with that batch size from the start.
+    The size of batches moves last digits, so each attempt puts both arms through anew: the figures are those of a run
+    with that batch size from the start.
     """
     while True:
         try:
@@ -60,10 +85,10 @@ def _in_batches_that_fit(work: Callable[[Settings], Measured], settings: Setting
         except (MemoryError, torch.OutOfMemoryError):
             if settings.batch_size == 1:
                 raise
-        # only here, without the error, is all that the pass held let go
+        # the error holds the memory of the pass, so it is freed only here
         torch.cuda.empty_cache()
         smaller = settings.batch_size // 2
-        note(f"no room in memory for batches of {settings.batch_size}: measured in batches of {smaller}")
+        note(f"batches of {settings.batch_size} do not fit into memory: measured in batches of {smaller}")
         settings = replace(settings, batch_size=smaller)
 
 
@@ -81,13 +106,13 @@ def describe_run(
     started: str,
     reading: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Everything that run.json holds; `spec` names the pair, and its model as the user wrote it."""
+    """Return everything that run.json holds; `spec` names the pair, and its model as the user wrote it."""
     bits, made = pair.bits(), pair.describe()
-    # the type of numbers is told as the model has it, and trust where there was some
+    # the dtype stands in the pair's runtime, and trust only where code was trusted
     told_elsewhere = {"dtype"} if settings.trust_remote_code else {"dtype", "trust_remote_code"}
     said = {name: value for name, value in asdict(settings).items() if value is not None}
     how = {name: value for name, value in said.items() if name not in told_elsewhere}
-    # a harness that keeps the scores has no state
+    # there is no state where the harness keeps the scores
     told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
     forbids = forbidding(measured.evidence)
     on_models = [note for note in pair.notes if settings.batch_size > 1 or not note.endswith(TEXT_BY_TEXT)]
@@ -134,7 +159,7 @@ def describe_run(
 
 
 def _on_prompts(pair: Any) -> Iterator[str]:
-    """Say of which models no prompt is used, though they have some by other names than those of the roles."""
+    """Name the models that have prompts, but none by the name of a role, so that none is used."""
     for encoder in pair.models:
         prompts = encoder.model.prompts if isinstance(encoder, SentenceEncoder) else {}
         named = [shown(name) for name, text in prompts.items() if text]
@@ -146,7 +171,7 @@ def _on_prompts(pair: Any) -> Iterator[str]:
 
 
 def _on_dtype(pair: Any) -> list[str]:
-    """Whether full precision is less than float32, as `--dtype` or a harness asked."""
+    """Say where full precision is less than float32, by `--dtype` or a harness."""
     dtype = str(pair.runtime.get("dtype", "float32")).removeprefix("torch.")
     if dtype == "float32":
         return []
@@ -155,7 +180,7 @@ def _on_dtype(pair: Any) -> list[str]:
 
 
 def _on_what_is_ranked(made: Mapping[str, Any]) -> list[str]:
-    """Whether the candidate was fitted to the very documents that it ranks."""
+    """Say where the candidate was calibrated on the very documents that it ranks."""
     calibration = made.get("calibration") or {}
     n = calibration.get("n_inputs")
     if calibration.get("source") != "corpus" or n != calibration.get("of"):

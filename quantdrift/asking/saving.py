@@ -1,4 +1,4 @@
-"""From a spec to a candidate, and from a candidate to its folder."""
+"""Make the candidate of a spec, and write it to a folder."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -39,7 +39,7 @@ def make_candidate(
     progress: Progress,
     **where: Unpack[Place],
 ) -> QuantizedPair:
-    """Load a sentence encoder, and calibrate it where the scheme needs that."""
+    """Load a sentence encoder and calibrate its candidate if the scheme needs that."""
     methods_of(spec.scheme)
     if chooses(spec.scheme):
         raise UnsupportedError(
@@ -72,14 +72,14 @@ def save_candidate(
     progress: Progress,
     revision: str | None = None,
 ) -> dict[str, Any]:
-    """Write the folder of a prepared pair's candidate: the model, and `scheme.json`, which is returned."""
+    """Write the candidate of a prepared pair to a folder, and return the content of its `scheme.json`."""
 
     def fill(folder: Path) -> dict[str, Any]:
         layers: list[tuple[LayerCandidate, QuantizedWeight]] = []
         with progress.stage("quantizing layers", len(pair.layers)) as tell:
             for made in pair.candidate_layers():
                 tell(1)
-                if made.quantized is not None:  # None for what an allocation leaves alone
+                if made.quantized is not None:  # None for a layer that an allocation leaves at full precision
                     layers.append((made, made.quantized))
         codes = {made.name: quantized for made, quantized in layers}
         if model_format != "safetensors":
@@ -122,9 +122,9 @@ def save_candidate(
 
 
 def _as_in_source(file: Path, model: Any, revision: str | None) -> None:
-    """Let a tokenizer.json truncate and pad as the source's does; what is written is what the last call left behind."""
+    """Restore the source's truncation and padding in a tokenizer.json; saving wrote those of the last call."""
     rules, source = Tokenizer.from_file(str(file)), None
-    with suppress(OSError, AttributeError):  # there is none
+    with suppress(OSError, AttributeError):  # the source has no such file
         place = cached_file(model.tokenizer.name_or_path, file.name, revision=revision, local_files_only=True)
         source = None if place is None else Tokenizer.from_file(str(place))
     rules.no_truncation()
@@ -137,22 +137,22 @@ def _as_in_source(file: Path, model: Any, revision: str | None) -> None:
 
 
 def _save_safetensors(pair: QuantizedPair, codes: Mapping[str, QuantizedWeight], folder: Path) -> dict[str, Any]:
-    """Let sentence-transformers write the candidate, in the model's dtype, and see that it reads the same again."""
+    """Write the candidate by sentence-transformers, in the model's dtype, and check that it loads the same."""
     model = pair.encoder.model
     with saved_weights(pair.layers), pair.under_layers(), pair.under_layers(False), torch.no_grad():
         for layer in pair.layers:
             if layer.name in codes:
                 put_in_place(layer, codes[layer.name])
-        model.save_pretrained(str(folder), create_model_card=False)  # a card would speak of the reference
+        model.save_pretrained(str(folder), create_model_card=False)  # a card would describe the reference
         fingerprint = weights_fingerprint([model])
     try:
         again = weights_fingerprint([type(model)(str(folder), device="cpu")])
-    except Exception:  # whatever it says, these files are not the model's
+    except Exception:  # whatever the reason, these files are not the model
         again = None
     if again != fingerprint:
         raise UnsupportedError(
-            "sentence-transformers wrote something else than the quantized model, which it reads as another. A model "
-            "with an adapter has to be merged with it first (merge_and_unload) and saved"
+            "sentence-transformers wrote files that do not load as the quantized model. An adapter has to be merged "
+            "into its model first (merge_and_unload), and the model saved"
         )
     dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()})
     return {"dtype": ", ".join(dtypes), "candidate_fingerprint": fingerprint}

@@ -1,25 +1,24 @@
-"""A search in a corpus that is read in shards: every worker encodes and scores its own, and the states are merged.
+"""A search in a corpus that is read in shards: workers encode and score shards, and the states are merged.
 
-What a shard gives is a `ScoreState`, a few numbers a query whatever the corpus' size. It is kept until the run is
-written, under a digest of all that decides it, so that a run that was killed goes on behind the last shard.
+A shard becomes a `ScoreState`, a few numbers for each query whatever the size of the corpus. It is kept until the run
+is written, under a digest of all that decides it, so that a run that was killed continues after the last shard.
 """
 
 import io
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 
-from quantdrift.asking.opening import Opened, described_data, load_pair, own_ids_record
-from quantdrift.asking.run import measured_run
+from quantdrift.asking.opening import Opened, Place, described_data, load_pair, own_ids_record
 from quantdrift.base.cache import arrays_in, cache_file, read_cache
 from quantdrift.base.display import note
 from quantdrift.base.errors import RunError, UnsupportedError
@@ -37,17 +36,17 @@ from quantdrift.measuring.readings import Search
 from quantdrift.models.inputs import Inputs, Rows, Settings, Vectors, text_inputs
 from quantdrift.models.model import check_vectors
 from quantdrift.models.store import EmbeddingStore, digest_of, keeping, key_of, store_for
-from quantdrift.runs.folder import Run, check_place, now
+from quantdrift.runs.folder import now
 from quantdrift.scoring.similarity import Similarity
 from quantdrift.scoring.state import FIELDS, ScoreState, merge, state_of
 from quantdrift.scoring.streamed import score_embeddings
 from quantdrift.spec.grammar import Spec, Versus, chooses, options_of
 
 _VERSION = 3
-"""Version of what is kept of a shard; a change in what it means makes kept ones void."""
+"""Version of the states that are kept; a new version makes older states void."""
 
 
-def run_streamed(
+def open_streamed(
     name: Spec | Versus,
     dataset: StreamedDataset,
     *,
@@ -56,64 +55,64 @@ def run_streamed(
     engine: str | None = None,
     workers: int | None = None,
     keep: bool = False,
-    device: str | None = None,
-    revision: str | None = None,
-    **how: Any,
-) -> Run:
-    """Measure a pair on a corpus in shards and write the run.
-
-    The figures do not depend on who works through the shards, to the last bit where all of them compute alike.
+    **where: Unpack[Place],
+) -> Opened:
+    """Load a pair for a corpus in shards; figures do not depend on the workers, where all of them compute alike.
 
     Args:
         name: the pair.
-        dataset: what it searches.
-        settings: how it is measured.
-        store: where states of shards are kept until the run is written, and embeddings if they are.
-        engine: who works: "local" or "ray".
-        workers: how many.
-        keep: whether the reference's embeddings of the documents are kept, for the next scheme.
-        device: where models run; every worker has to have it.
-        revision: of a model on the hub.
-        how: run folder, progress, and what goes into the run's record.
+        dataset: the queries and the corpus.
+        settings: how the pair is measured.
+        store: keeps the states of shards until the run is written.
+        engine: "local" or "ray".
+        workers: number of workers.
+        keep: whether the reference's embeddings of the documents are kept in the store, for the next scheme.
+        where: device, which every worker must have, and revision.
 
     Raises:
-        UnsupportedError: this cannot be done in shards.
-        DataError: a document is broken.
-        RunError: workers died, or have another model.
+        UnsupportedError: this pair cannot be measured in shards.
     """
     check_streamed(name)
-    check_place(how["out"].absolute())
     started = now()
     texts = calibration_texts(name.scheme) if isinstance(name, Spec) else None
+    device, revision = where.get("device"), where.get("revision")
     opens = partial(load_pair, name, device=device, revision=revision, **settings.loading)
     pair, store = opens(), store_for(store, trusted=settings.trust_remote_code)
     check_vectors(pair.encoder, f"{name}: a corpus in shards is searched")
-    root = store.root if keep else None
-    with tempfile.TemporaryDirectory(prefix="quantdrift-shards-") as spare:
-        kept = KeptShards((store.root or Path(spare)) / "shards")
-        ids, items = (ByPosition(dataset.shards, read) for read in (kept.names, Shard.read))
-        documents = _Documents(role="document", ids=ids, items=items, digest={"corpus": dataset.fingerprint})
-        search = StreamedSearch(
-            queries=text_inputs(dataset.queries, role="query", ids=dataset.query_ids),
-            documents=documents,
-            similarity=pair.similarity,
-            calibration=(documents if texts is None else text_inputs(texts),),
-            qrels=dataset.qrels or None,
-            dataset=dataset.name,
-            record=own_ids_record(dataset),
-            data=dataset,
-            kept=kept,
-            workers=dataset.workers(engine or "local", workers),
-            job=partial(Job, opens=opens, root=root, similarity=pair.similarity),
-        )
-        counts = {"n_queries": len(dataset.query_ids), "n_documents": dataset.n_documents}
-        data = described_data(dataset, **counts, shards=len(dataset.shards))
-        model = {"revision": revision, **pair.identify()}
-        opened = Opened(name=name, pair=pair, reading=search, model=model, data=data, started=started)
-        run = measured_run(opened, settings=settings, store=store, **how)
-        for shard in dataset.shards:  # the run has all that comes of their states
+    closing = ExitStack()
+    root = store.root or Path(closing.enter_context(TemporaryDirectory(prefix="quantdrift-shards-")))
+    kept = KeptShards(root / "shards")
+
+    def forget(error: type[BaseException] | None, *_: object) -> None:
+        for shard in dataset.shards if error is None else ():  # a run that is written needs their states no more
             kept.path(shard).unlink(missing_ok=True)
-        return run
+
+    closing.push(forget)
+    ids, items = (ByPosition(dataset.shards, read) for read in (kept.names, Shard.read))
+    documents = _Documents(role="document", ids=ids, items=items, digest={"corpus": dataset.fingerprint})
+    search = StreamedSearch(
+        queries=text_inputs(dataset.queries, role="query", ids=dataset.query_ids),
+        documents=documents,
+        similarity=pair.similarity,
+        calibration=(documents if texts is None else text_inputs(texts),),
+        qrels=dataset.qrels or None,
+        dataset=dataset.name,
+        record=own_ids_record(dataset),
+        data=dataset,
+        kept=kept,
+        workers=dataset.workers(engine or "local", workers),
+        job=partial(Job, opens=opens, root=store.root if keep else None, similarity=pair.similarity),
+    )
+    counts = {"n_queries": len(dataset.query_ids), "n_documents": dataset.n_documents}
+    return Opened(
+        name=name,
+        pair=pair,
+        reading=search,
+        model={"revision": revision, **pair.identify()},
+        data=described_data(dataset, **counts, shards=len(dataset.shards)),
+        started=started,
+        closing=closing,
+    )
 
 
 def check_streamed(name: Spec | Versus) -> None:
@@ -138,33 +137,33 @@ def check_streamed(name: Spec | Versus) -> None:
         )
 
 
-# --- what is kept of a shard ----------------------------------------------------------------------
+# --- states that are kept --------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class KeptShards:
-    """States of shards on disk, and the names of their documents.
+    """The states of shards on disk, and the names of their documents.
 
     Attributes:
-        folder: where they are.
-        key: of all that decides them beside the documents.
+        folder: the folder of the states.
+        key: digest of all that decides a state beside the documents.
     """
 
     folder: Path
     key: str = ""
 
     def path(self, shard: Shard) -> Path:
-        """Where the state of a shard is, if it is kept."""
+        """Return the place of a shard's state, whether it is there or not."""
         key = key_of(of=self.key, file=shard.digest, row=shard.row, n=shard.n, start=shard.start)
         return self.folder / key[:2] / f"{key}.npz"
 
     def write(self, shard: Shard, content: bytes) -> None:
-        """Keep what a worker gave."""
+        """Keep the packed state that a worker returned."""
         with keeping(self.folder), cache_file(self.path(shard)) as partial:
             partial.write_bytes(content)
 
     def names(self, shard: Shard) -> list[str]:
-        """Names of a shard's documents in their order, from its state where it is there."""
+        """Return the names of a shard's documents in order, from its state where that is kept."""
         arrays = read_cache(self.path(shard), arrays_in)
         if arrays is None:
             return [name for name, *_ in shard.read()]
@@ -183,23 +182,23 @@ def _state_in(content: memoryview) -> ScoreState:
     return state_of(*(torch.from_numpy(arrays[name]) for name in FIELDS))
 
 
-# --- what a worker does ---------------------------------------------------------------------------
+# --- the work of a worker --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """All that a worker is told.
+    """Everything that a worker needs.
 
     Attributes:
         opens: loads the pair, on a device if one is named.
-        settings: how inputs are put through.
-        root: where the reference's embeddings of documents are kept; None keeps none.
+        settings: how inputs go through the model.
+        root: folder for the reference's embeddings of documents; None keeps none.
         similarity: how embeddings become scores.
         queries: embeddings of the queries by reference and candidate.
-        asked: ids and texts of the queries, whose own documents are left out; nothing where they are kept.
-        weights: digests of what encodes documents, by reference and candidate.
+        asked: ids and texts of the queries, whose own documents are left out; None where these count.
+        weights: digests of the weights that encode documents, of reference and candidate.
         runtime: what decides embeddings beside weights and inputs.
-        layers: the candidate's calibrated layers, where there are any.
+        layers: the candidate's calibrated layers, if any.
     """
 
     opens: partial[Pair]
@@ -214,11 +213,11 @@ class Job:
 
     @property
     def passes(self) -> int:
-        """How often a document is encoded."""
+        """Number of times that a document is encoded."""
         return len(set(self.weights))
 
     def scorer(self, *, number: int = 0, threads: int | None = None) -> Score:
-        """Load the models in a worker, which has a number among those of its machine, and so many threads of torch.
+        """Load the models in a worker: the one of this number on its machine, with so many threads of torch.
 
         Raises:
             RunError: this machine has another model, or other libraries.
@@ -233,13 +232,13 @@ class Job:
         here, wanted = (pair.fingerprint, dict(pair.runtime)), (self.weights[0], dict(self.runtime))
         if here != wanted:
             raise RunError(
-                f"a worker has not what this process has: weights and libraries are {here}, and were to be {wanted}; "
-                "give every machine the same model, packages and --device"
+                f"a worker has other weights or libraries than this process: {here}, expected {wanted}; give every "
+                "machine the same model, packages and --device"
             )
         return partial(score_shard, self, self.flow(pair, Silent()))
 
     def flow(self, pair: Pair, progress: Progress) -> Flow:
-        """How documents go through a pair that is loaded."""
+        """Return the flow of documents through a pair that is loaded."""
         return Flow(pair=pair, settings=self.settings, store=EmbeddingStore(self.root), progress=progress)
 
 
@@ -254,8 +253,8 @@ def score_shard(job: Job, flow: Flow, shard: Shard) -> bytes:
         with flow.pair.candidate():
             if (here := flow.pair.candidate_fingerprint()) != job.weights[1]:
                 raise RunError(
-                    f"a worker makes another candidate ({here}, and not {job.weights[1]}); give every machine the same "
-                    "kind of processor and the same packages"
+                    f"a worker makes another candidate ({here}, expected {job.weights[1]}); give every machine the "
+                    "same kind of processor and the same packages"
                 )
             unkept = replace(flow, store=EmbeddingStore(None))  # no other run has this candidate
             second = unkept.vectors(side, "candidate", job.weights[1], "document embeddings")
@@ -278,14 +277,14 @@ def score_shard(job: Job, flow: Flow, shard: Shard) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Documents(Inputs):
-    """The documents of a corpus in shards, ids and texts, of which a few are taken at a time."""
+    """The ids and texts of a corpus in shards, a few of which are read at a time."""
 
     def at(self, rows: Rows) -> Any:
-        """The texts of some rows."""
+        """Return the texts of some rows."""
         return self.part(rows).items
 
     def part(self, rows: Rows) -> Inputs:
-        """Some of the documents, in memory; every shard is read once."""
+        """Return some of the documents in memory; each shard is read once."""
         documents = {row: self.items[row] for row in np.unique(rows).tolist()}
         names, texts = ([documents[row][part] for row in rows.tolist()] for part in (0, 1))
         return text_inputs(texts, role=self.role, ids=names)
@@ -293,13 +292,13 @@ class _Documents(Inputs):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamedSearch(Search):
-    """A search in a corpus in shards, of which no embedding is held.
+    """A search in a corpus in shards, without any document's embedding in memory.
 
     Attributes:
         data: the queries and the shards of the corpus.
-        kept: states of the shards.
-        workers: who encodes and scores them; this process if None.
-        job: makes the job of the workers, of what is known when the models are loaded.
+        kept: the states of the shards.
+        workers: runs the job on the shards; None for this process.
+        job: makes the workers' job from what is known once the queries are embedded.
     """
 
     data: StreamedDataset
@@ -309,11 +308,11 @@ class StreamedSearch(Search):
 
     @property
     def held(self) -> tuple[Inputs, ...]:
-        """The queries alone."""
+        """The queries alone are held in memory."""
         return (self.queries,)
 
     def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
-        """Every query against the documents of every shard."""
+        """Score every query against the documents of every shard."""
         pair = flow.pair
         with pair.candidate():
             candidate_weights = pair.candidate_fingerprint()
@@ -345,7 +344,7 @@ class StreamedSearch(Search):
         return replace(state, notes=(said,) if said else ())
 
     def _states(self, flow: Flow, job: Job, tell: Callable[[int], None]) -> Iterator[ScoreState]:
-        """States of the shards: those that are kept of a run that was interrupted, then those that are made now."""
+        """Yield the states of the shards: first those kept from an interrupted run, then those scored now."""
         todo = []
         for shard in self.data.shards:
             if (state := read_cache(self.kept.path(shard), _state_in)) is None:
@@ -354,7 +353,7 @@ class StreamedSearch(Search):
                 tell(job.passes * shard.n)
                 yield state
         if n_kept := len(self.data.shards) - len(todo):
-            note(f"{n_kept} of {len(self.data.shards)} shards are there from a run that was interrupted")
+            note(f"{n_kept} of {len(self.data.shards)} shards are kept from a run that was interrupted")
         progress: Any = SimpleNamespace(stage=lambda *_: nullcontext(tell))  # in the bar of the whole corpus
         here = partial(score_shard, job, job.flow(flow.pair, progress))
         alone = ((shard, here(shard)) for shard in todo)
@@ -365,7 +364,7 @@ class StreamedSearch(Search):
             yield _state_in(memoryview(content))
 
     def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
-        """Whether the first of the contenders is the same; `once` is what the pass over the corpus scored."""
+        """Compare the first of the contenders in two passes; the state has the scores of the first pass."""
         positions, scores, _ = (part[rows, :depth] for part in state.reference_top())
         wanted = self.rerun(state, rows, depth)
         at = np.where(positions >= 0, np.searchsorted(wanted[1], positions), 0)

@@ -1,7 +1,7 @@
-"""Searches that are made of other data: of a part of a corpus, and of every labelled input among the others.
+"""Searches made from other data: in a part of a corpus, and of labelled inputs among each other.
 
-One seeded permutation orders the documents; the part of n documents is its first n, so every part holds the smaller
-ones. Source: paper, appendix, "Corpus size, case by case".
+One seeded permutation orders the documents; the part of n documents is its first n, so a part contains every smaller
+one. Source: paper, appendix, "Corpus size, case by case".
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ ALL = "all"
 
 
 def nested_subset(n_documents: int, size: int, *, seed: int) -> Rows:
-    """Positions of the documents of a size: the first n of one seeded permutation, sorted; int64 [n].
+    """Return the positions of the documents of a part: the first n of one seeded permutation, sorted; int64 [n].
 
     >>> nested_subset(5, 2, seed=0).tolist()
     [2, 4]
@@ -37,7 +37,7 @@ def nested_subset(n_documents: int, size: int, *, seed: int) -> Rows:
 
 
 def part_of(opened: Opened, dataset: Dataset, size: int | str, *, seed: int = 0) -> Opened:
-    """A search that is opened, in one part of the corpus; items keep the positions they have in the whole.
+    """Restrict a search to a part of its corpus; documents keep their positions in the whole.
 
     Raises:
         DataError: the corpus is smaller.
@@ -53,25 +53,25 @@ def part_of(opened: Opened, dataset: Dataset, size: int | str, *, seed: int = 0)
 
 
 def _describe_part(data: Mapping[str, Any], subset: Rows, seed: int) -> dict[str, Any]:
-    """Describe a part of a corpus for run.json; parts differ in fingerprint as corpora do."""
+    """Describe a part of a corpus for run.json; each part has its own fingerprint."""
     n, of = len(subset), data["n_documents"]
     size = {"seed": seed, "n": n, "of": of, "corpus": data["name"], "corpus_fingerprint": data["fingerprint"]}
-    said = {**data, "corpus_size": size, "n_documents": n}
+    record = {**data, "corpus_size": size, "n_documents": n}
     if n < of:
-        said["name"] = f"{data['name']}, {n} documents"
-        # which documents, not how they were drawn: the same seed may draw others elsewhere
-        said["fingerprint"] = key_of(corpus=data["fingerprint"], documents=digest_of(subset))
-    return said
+        record["name"] = f"{data['name']}, {n} documents"
+        # of the documents, not of the seed, which may draw others elsewhere
+        record["fingerprint"] = key_of(corpus=data["fingerprint"], documents=digest_of(subset))
+    return record
 
 
 # --- Labelled inputs, each searched among the others ----------------------------------------------
 
 LEAST = 3
-"""Inputs of a self-retrieval: itself, a first and a runner-up."""
+"""Fewest inputs of a self-retrieval: itself, a first and a runner-up."""
 
 
 def neighbours_of(opened: Opened) -> Opened:
-    """Labelled data opened for neighbours, read as a search of every input among the others, by cosine.
+    """Read labelled data as a search of every input among the others, by cosine.
 
     Raises:
         DataError: there are fewer than LEAST inputs.

@@ -1,1 +1,1 @@
-"""The modules that all others stand on: errors, text, records, files that are kept, progress. No torch."""
+"""The modules that all others build on: errors, text, records, cached files, progress. No torch."""

@@ -1,9 +1,8 @@
-"""Files that are kept between runs: each ends in a digest, which is checked when it is read.
+"""Cached files: each ends in a checksum, which is checked when the file is read.
 
-Embeddings, quantized layers, sensitivities, probes and models seen on servers lie in the cache, each in a common
-format with one line behind it. A file that is not what its line was taken of is removed, and that is said; whoever
-asked for it makes it again. Nothing here is forced onto the disk at once: what a power cut leaves of a file is found
-out in the same way.
+The cache holds embeddings, quantized layers, sensitivities, probes and models seen on servers, each in a common format
+with one line appended. A file that does not match its checksum is removed with a warning, and the caller makes it
+again. Files are not synced to the disk: a file that a power cut truncated does not match its checksum either.
 """
 
 import io
@@ -23,7 +22,7 @@ from quantdrift.base.records import bytes_digest, file_digest, open_file, whole_
 
 _MARK = b"\nquantdrift keeps "
 CHECKSUM = len(_MARK) + 40 + 1
-"""Bytes behind a file's content: a mark, the digest of all that stands before it, a line end."""
+"""Bytes appended to a file's content: a mark, the digest of everything before it, a line end."""
 
 Kept = TypeVar("Kept")
 
@@ -33,14 +32,14 @@ Kept = TypeVar("Kept")
 
 @contextmanager
 def cache_file(path: Path) -> Iterator[Path]:
-    """A place to write to; when the block ends the file is at `path`, with its digest."""
+    """Give a place to write to; when the block ends, the file is at `path`, with its checksum."""
     with whole_file(path, sync=False) as partial:
         yield partial
         add_checksum(partial)
 
 
 def add_checksum(path: Path) -> None:
-    """Put the checksum of a file behind it."""
+    """Append its checksum to a file."""
     line = _MARK + file_digest(path).encode() + b"\n"
     with path.open("ab") as file:
         file.write(line)
@@ -50,7 +49,7 @@ def add_checksum(path: Path) -> None:
 
 
 def read_cache(path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool = False) -> Kept | None:
-    """Read the content of a file; None where there is none, or a damaged one, which is said and removed."""
+    """Read and decode a cached file; None if it is missing or damaged. A damaged one is removed with a warning."""
     try:
         with open_file(path) as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mapped else file.read()
@@ -59,7 +58,7 @@ def read_cache(path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool
         return None
     except MemoryError:  # nothing is wrong with the file
         raise
-    except OSError as error:  # nor is it known here
+    except OSError as error:  # the file may be fine
         say(f"{path} cannot be read ({error.strerror}): made again")
         return None
     except Exception as error:  # numpy, zipfile and safetensors have errors of their own
@@ -77,7 +76,7 @@ def _without_checksum(whole: memoryview) -> memoryview:
 
 
 def say(what: str) -> None:
-    """One line on standard error; a warning could be turned into an error by whoever runs us."""
+    """Print one line on standard error; Python's warnings could be turned into errors by whoever runs us."""
     complain(clean(what))
 
 
@@ -85,22 +84,14 @@ def say(what: str) -> None:
 
 
 def array_in(content: memoryview) -> NDArray[Any]:
-    """The array of an .npy file, read-only, in the memory of the content.
+    """Return the array of an .npy file as a read-only view of the content.
 
-    Nothing is unpickled, and the header is believed as far as the content goes.
+    Nothing is unpickled, and an array that the header makes larger than the content is refused.
     """
     try:
         return _array(content)
-    except Exception as error:  # of a header that is no Python, numpy raises whatever Python does
+    except Exception as error:  # numpy evaluates the header, and lets every error of Python through
         raise ValueError(f"no array: {error}") from error
-
-
-def arrays_in(content: memoryview) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file that is not compressed, by name."""
-    try:
-        return dict(_named_arrays(content))
-    except Exception as error:  # zipfile raises a dozen kinds
-        raise ValueError(f"no arrays: {error}") from error
 
 
 def _array(content: memoryview) -> NDArray[Any]:
@@ -114,9 +105,17 @@ def _array(content: memoryview) -> NDArray[Any]:
     return np.ndarray(shape, dtype, content, file.tell(), order="F" if by_column else "C")
 
 
+def arrays_in(content: memoryview) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an uncompressed .npz file by name."""
+    try:
+        return dict(_named_arrays(content))
+    except Exception as error:  # zipfile and numpy raise a dozen kinds
+        raise ValueError(f"no arrays: {error}") from error
+
+
 def _named_arrays(content: memoryview) -> Iterator[tuple[str, NDArray[Any]]]:
     with zipfile.ZipFile(io.BytesIO(content)) as parts:
         for part in parts.infolist():
             if part.compress_type != zipfile.ZIP_STORED:
-                raise ValueError("compressed, and of any size then")
+                raise ValueError("it is compressed, so that its size is not known")
             yield part.filename.removesuffix(".npy"), array_in(memoryview(parts.read(part))).copy()

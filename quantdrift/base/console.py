@@ -1,4 +1,4 @@
-"""Tables and styled lines on a terminal: nothing in a cell or a line is obeyed or taken for markup.
+"""Tables and styled lines on a terminal, in which no text acts as a control sequence or as markup.
 
 Markup, emoji codes and highlighting are off: a style is given with `style=` or in a `rich.text.Text`.
 """
@@ -16,13 +16,13 @@ from rich.text import Text
 from quantdrift.base.display import one_line, printable, without_commands, write
 
 WIDE = 110
-"""Columns that tables of numbers need: narrower, they would lose digits."""
+"""Width in columns below which tables of numbers would lose digits."""
 
 
 def console(*, wide: bool = False, error: bool = False) -> "Console":
-    """Standard output; wide enough for the tables where nothing says how wide it is.
+    """Return a console on standard output, or on standard error.
 
-    A terminal does, and so does the variable COLUMNS.
+    Its width is that of the terminal or of the variable COLUMNS; without either it is wide enough for the tables.
     """
     plain = Console(error=error)
     has_width = plain.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
@@ -32,7 +32,7 @@ def console(*, wide: bool = False, error: bool = False) -> "Console":
 
 
 class _Stream:
-    """A stream whose lines give a CI no commands, wherever a long line was broken."""
+    """A stream whose lines are never commands to a CI, also where rich has broken a long line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -45,7 +45,7 @@ class _Stream:
 
 
 class Console(RichConsole):
-    """Cleans what it prints."""
+    """A console of rich that cleans what it prints."""
 
     def __init__(self, *, error: bool, width: int | None = None) -> None:
         stream: Any = sys.stderr if error else sys.stdout
@@ -58,15 +58,15 @@ class Console(RichConsole):
         )
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does; a string is one line, below the empty lines that it begins with."""
+        """Print as rich does; a string becomes one line, but keeps the empty lines that it begins with."""
         super().print(*(one_line(part) if isinstance(part, str) else part for part in objects), **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Clean a string, then do as rich does: cells, titles, and strings that are printed."""
+        """Clean a string (a cell, a title, a printed line), then render it as rich does."""
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Clean a text, then do as rich does: all else."""
+        """Clean a `Text`, then render as rich does."""
         if isinstance(renderable, Text):
             renderable = renderable.copy()
             renderable.plain = printable(renderable.plain)

@@ -1,12 +1,12 @@
-"""Text from outside made fit to be shown, in a terminal, in Markdown and as JSON, and the way out.
+"""Cleaning of text from outside for a terminal, for Markdown and for JSON; and all functions that print.
 
-Names of inputs, items and slices come from data that others wrote, and so do specs and paths in a run folder. A
-terminal obeys control characters, a reviewer is fooled by characters that turn the direction of what follows, and the
-log of a CI obeys lines that begin with "::".
+Names of inputs, items and slices come from other people's data, and so do specs and paths in a run folder. A terminal
+executes control characters, characters that change the writing direction deceive a reader, and the log of a CI
+executes lines that begin with "::".
 
 Everything that quantdrift prints goes through `say`, `note`, `complain` or `print_json`, or through the console of
-`quantdrift.base.console`, which clean it. A name is cleaned once more where it is put into a line (`clean`, `shown`,
-`prose`), as only there it is known that it may not break the line.
+`quantdrift.base.console`, which clean it. A name is also cleaned where it is put into a line (`clean`, `shown`,
+`prose`), because there it may not contain a line break.
 """
 
 import json
@@ -22,9 +22,9 @@ from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.registry import blamed
 
 NAME = 60
-"""Characters of a name that are shown."""
+"""Most characters of a name that are shown."""
 
-# control characters, half surrogates, direction marks, invisible characters, no characters at all
+# control characters, half surrogates, direction marks, invisible characters, code points without a character
 _HIDDEN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     r"\u3164\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\uffff\U000e0000-\U000e0fff]"
@@ -32,11 +32,11 @@ _HIDDEN = re.compile(
 )
 _HIDDEN_IN_LINES = re.compile(rf"(?![\n\t])(?:{_HIDDEN.pattern})")
 _COMMAND = re.compile(r"(?m)^([^\S\n]*):(?=:)")
-"""What begins a command to GitHub in its log: "::error::", at the start of a line."""
+"""The start of a command to GitHub in its log: "::error::", at the start of a line."""
 
 
 def clean(text: str) -> str:
-    """Text on one line, with hidden characters replaced by the sign for what cannot be shown.
+    """Put text on one line, with hidden characters replaced by the replacement character.
 
     >>> clean("two\\nlines \\x1b[31mred")
     'two lines �[31mred'
@@ -45,7 +45,7 @@ def clean(text: str) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Text of a greatest length; the middle is left out, as names often differ at their end.
+    """Shorten text to a length by leaving out its middle, as names often differ at their end.
 
     >>> shorten("abcdefghij", 5)
     'ab…ij'
@@ -64,7 +64,7 @@ def shown(name: str | None, limit: int = NAME) -> str:
 
 
 def printable(text: str) -> str:
-    """Text in which nothing is obeyed, character for character; line breaks and tabs stay.
+    """Replace every character that a terminal or a CI would act on; line breaks and tabs stay.
 
     >>> printable("red: \\x1b[31m\\n::error::no")
     'red: �[31m\\n�:error::no'
@@ -73,12 +73,12 @@ def printable(text: str) -> str:
 
 
 def without_commands(text: str) -> str:
-    """Text that gives a CI no commands; styles of a terminal stay."""
+    """Make commands to a CI harmless; styles of a terminal stay."""
     return _COMMAND.sub(r"\1�", text)
 
 
 def one_line(text: str) -> str:
-    """Text without line breaks, but for those it begins with, and without tabs.
+    """Replace line breaks and tabs by spaces, except for the line breaks at the start.
 
     Unlike `clean` it keeps spaces, and so a path as it is.
     """
@@ -90,19 +90,19 @@ def one_line(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """A time in words, in seconds, minutes or hours.
 
     >>> duration(4000)
     '1 h 7 min'
     """
-    if seconds < 90:  # noqa: PLR2004 -- then minutes are told
+    if seconds < 90:  # noqa: PLR2004 -- from there on in minutes
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"  # noqa: PLR2004 -- an hour
 
 
 def json_text(value: Any) -> str:
-    """A value as indented JSON, in printable ASCII: all else is escaped, so that it reads the same.
+    """A value as indented JSON in printable ASCII; all other characters are escaped.
 
     >>> json_text("\\u202e\\x7f")
     '"\\\\u202e\\\\u007f"'
@@ -114,19 +114,19 @@ def json_text(value: Any) -> str:
 # --- Markdown ---------------------------------------------------------------------------------
 
 _PLAIN = re.compile(r"(?!(?i:www)(?:\W|$))[^\W_](?:[^\W_]|[.,'%/+-])*|[<>]?[+-]?\d[\d.,]*%?|<=|>=|[%≤≥∞±+/<>=-]")
-"""A word that Markdown leaves alone: it starts with a letter or digit, and no sign in it marks up
-text, starts a link, a mention or a reference."""
+"""A word that Markdown leaves alone: it starts with a letter or digit, and none of its characters marks up text or
+starts a link, a mention or a reference."""
 
 _WORD = re.compile(r"""(?P<before>["'(]*)(?P<core>.*?)(?P<after>["').,;:]*)""")
 _BLOCK = re.compile(r"\d+[.)]|(?![+-]\d)[^\w\"'(].*")
-"""What at the start of a line would begin a list, a quotation, a heading or a rule."""
+"""A word that would begin a list, a quotation, a heading or a rule at the start of a line."""
 
 
 def code(text: str) -> str:
-    """Text as code, in a table too: nothing in it is taken for Markdown, HTML or a link.
+    """Text as Markdown code, also in a table: nothing in it acts as Markdown, HTML or a link.
 
-    It goes into a code span, where only backticks have a meaning, and in a table also `|`. What holds one of these
-    goes into a `<code>` element, every sign in it as a character reference.
+    A code span is enough unless the text contains a backtick or, for tables, a `|`. Such a text goes into a `<code>`
+    element, with every sign written as a character reference.
 
     >>> code("doc_7"), code("a|b")
     ('`doc_7`', '<code>a&#124;b</code>')
@@ -140,12 +140,12 @@ def code(text: str) -> str:
         sign if sign.isalnum() or sign == " " else f"&#{ord(sign)};"  # no sign is left to mark up
         for sign in line
     )
-    # an address would become a link even so; a tag in it, which shows nothing, keeps it apart
+    # an address would still become a link; an invisible tag inside it prevents that
     return "<code>" + "".join(signs).replace("&#64;", "&#64;<wbr>") + "</code>"
 
 
 def prose(text: str, *, cell: bool = False) -> str:
-    """A sentence of ours with text from outside in it: words that could mean something are code.
+    """A sentence with text from outside in it as Markdown: words that could act as markup become code.
 
     >>> prose("the baseline is of <b>minilm@W4</b> (with --update).")
     'the baseline is of `<b>minilm@W4</b>` (with `--update`).'
@@ -168,7 +168,7 @@ def _word(word: str, *, first: bool) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, names: Collection[str] = ()) -> str:
-    """A Markdown table; nothing in its cells is taken for Markdown."""
+    """A Markdown table; nothing in its cells acts as Markdown, and the columns `names` are code."""
     lines = [[prose(title, cell=True) for title in head]]
     for row in rows:
         pairs = zip(head, row, strict=True)
@@ -179,19 +179,19 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, names:
     return "\n".join([first, "|" + "---|" * len(head), *others])
 
 
-# --- what libraries say -----------------------------------------------------------------------
+# --- errors of libraries ----------------------------------------------------------------------
 
 _MESSAGE = 400
-"""Characters of what a library says that are repeated."""
+"""Most characters of a library's error that are shown."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text; its kind where it has none."""
+    """The first line of an error's text, or its class if it has no text."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def said_by(error: BaseException) -> str:
-    """What a library's error says, in one line, with its kind."""
+    """The class and text of a library's error in one line."""
     if isinstance(error, pickle.UnpicklingError):
         return (
             "its weights are pickled Python, which could run anything; expected safetensors, as "
@@ -202,18 +202,18 @@ def said_by(error: BaseException) -> str:
 
 @contextmanager
 def in_one_line(problem: str, then: str = "", *, kind: type[QuantDriftError] = UnsupportedError) -> Iterator[None]:
-    """Inside, whatever goes wrong in a library becomes one line: the problem, what the library says, and what to do."""
+    """Turn any error of a library inside the block into one line: the problem, the library's words, and what to do."""
     try:
         yield
     except (QuantDriftError, MemoryError):
         raise
-    except BaseException as error:  # libraries have dozens of errors of their own
+    except BaseException as error:  # libraries raise dozens of classes
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # Rust's
             raise
         raise kind(f"{problem}: {said_by(error).rstrip('.')}{then}") from error
 
 
-# --- the way out ------------------------------------------------------------------------------
+# --- printing ---------------------------------------------------------------------------------
 
 
 def say(text: str = "", *, error: bool = False) -> None:
@@ -222,17 +222,17 @@ def say(text: str = "", *, error: bool = False) -> None:
 
 
 def note(text: str) -> None:
-    """Something to know, in one line on standard error."""
+    """Print a note in one line on standard error."""
     say(f"note: {one_line(text)}", error=True)
 
 
 def complain(text: str) -> None:
-    """Print what went wrong on standard error."""
+    """Print a problem on standard error."""
     say(f"quantdrift: {text}", error=True)
 
 
 def error_line(error: BaseException) -> str:
-    """An error in one line; one that is not ours is told with its kind, and whose part it was raised in."""
+    """An error in one line; an unexpected one with its class and the package of the part that raised it."""
     if isinstance(error, QuantDriftError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -247,7 +247,7 @@ def print_json(value: Any) -> None:
 
 
 def write(stream: TextIO | None, text: str) -> None:
-    """Write to standard output or error, where there is one."""
+    """Write to standard output or error, if it is open."""
     if stream is None:  # closed when Python started
         return
     try:
@@ -259,12 +259,12 @@ def write(stream: TextIO | None, text: str) -> None:
 
 
 def flush() -> None:
-    """See that standard output is written."""
+    """Flush standard output, if it is open."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def let_go(stream: TextIO | None) -> None:
-    """Give up a stream that cannot be written: what is left in it would fail again at the end."""
+    """Redirect a stream that cannot be written to nowhere, so that its buffer does not fail again at exit."""
     with suppress(OSError, ValueError, AttributeError):  # of a stream without a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # type: ignore[union-attr]

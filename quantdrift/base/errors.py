@@ -2,16 +2,16 @@
 
 QuantDriftError
 ├── SpecError            the spec string does not parse
-├── UnknownNameError     a model, quantizer, metric or task of that name is not known
+├── UnknownNameError     there is no model, quantizer, metric or task of that name
 ├── UnsupportedError     understood, but this model, scheme or task cannot be paired
 ├── MissingExtraError    a package is not installed; names the extra that brings it
 ├── DataError            the corpus, queries or relevance labels cannot be used
 ├── ScoreError           embeddings or scores are not finite
 ├── StudyError           a study.yaml or the folder of a study cannot be used
 ├── TheoryError          the theory of gaps cannot be applied to these numbers
-├── ServerError          a model behind a URL cannot be reached, refuses, or answers something else
+├── ServerError          a model behind a URL cannot be reached, refuses, or gives an invalid answer
 └── RunError             a run folder cannot be written or read
-    └── DiskError        a disk is full, or may not be written to
+    └── DiskError        a disk is full or read-only
 
 Every message says what was expected, what came, and what to do.
 """
@@ -46,10 +46,10 @@ class SpecError(QuantDriftError):
 
 
 class UnknownNameError(QuantDriftError):
-    """A name was looked up and is not known; carries the nearest known ones.
+    """A name is not known; carries the nearest known ones.
 
     Attributes:
-        kind: what was looked for, e.g. "model".
+        kind: the kind of thing that was looked up, e.g. "model".
         name: the name that is not known.
         suggestions: known names, nearest first.
     """
@@ -65,7 +65,7 @@ class UnknownNameError(QuantDriftError):
 
 
 class UnsupportedError(QuantDriftError):
-    """Understood, but it cannot be done for this model, scheme or task; says why."""
+    """The request is understood, but not possible for this model, scheme or task; says why."""
 
 
 class MissingExtraError(QuantDriftError, ImportError):
@@ -94,7 +94,7 @@ class ScoreError(QuantDriftError):
 
 
 class ServerError(QuantDriftError):
-    """A model behind a URL cannot be reached, refuses to answer, or answers something else."""
+    """A model behind a URL cannot be reached, refuses to answer, or gives an invalid answer."""
 
 
 class StudyError(QuantDriftError):
@@ -110,13 +110,13 @@ class RunError(QuantDriftError):
 
 
 class DiskError(RunError):
-    """A disk is full, or may not be written to: whatever else is to be written there fails as well."""
+    """A disk is full or read-only, so that everything else that is written there fails as well."""
 
 
 def nearest(name: str, names: Iterable[str], *, n: int = 3, longer: Mapping[str, str] | None = None) -> list[str]:
     """The known names closest to `name`, best first; matching ignores case and the organization.
 
-    What stands in `longer` for a name is matched too, and the name is the answer.
+    A longer form of a name in `longer` is matched too, and stands for the name.
 
     >>> nearest("gtpq", ["rtn", "gptq", "awq"])
     ['gptq']

@@ -33,7 +33,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **{name: (name,) for name in ("hqq", "optimum", "torchao", "gguf", "peft", "timm", "pandas", "pytest", "ray")},
     }
 )
-"""Extra of quantdrift to the modules that it brings."""
+"""Each extra of quantdrift, and the modules that it installs."""
 _PACKAGES = {
     "vl_convert": "vl-convert-python",
     "sklearn": "scikit-learn",
@@ -41,12 +41,12 @@ _PACKAGES = {
     "open_clip": "open_clip_torch",
     "awq": "autoawq",
 }
-"""Module to the package that it comes in, where the names differ by more than a hyphen."""
+"""The package of a module, where their names differ by more than a hyphen."""
 
 
 @cache  # reading a package's metadata takes 10 ms, and every run asks dozens of times
 def version_of(package: str) -> str | None:
-    """The version of an installed package; None if it is not."""
+    """The version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -54,7 +54,7 @@ def version_of(package: str) -> str | None:
 
 
 def refuse_missing(packages: Iterable[Package], *, needed_for: str) -> None:
-    """Name the extra of the first package that is not installed; none of them is imported."""
+    """Raise an error with the extra to install if a package is missing; none of them is imported."""
     for package in packages:
         if find_spec(package.module) is None:
             raise MissingExtraError(package.name, package.extra, needed_for=needed_for)
@@ -62,7 +62,7 @@ def refuse_missing(packages: Iterable[Package], *, needed_for: str) -> None:
 
 @contextmanager
 def extras_named(*, needed_for: str, extra: str | None = None, packages: Iterable[Package] = ()) -> Iterator[None]:
-    """Inside, a module that is not installed is an error that names the extra to install; `packages` know theirs."""
+    """Turn a missing module inside the block into an error that names the extra, that of `packages` first."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -75,7 +75,9 @@ def extras_named(*, needed_for: str, extra: str | None = None, packages: Iterabl
             raise
         else:
             package = _PACKAGES.get(module, module.replace("_", "-"))
-        if "." in str(error.name) and sys.modules.get(module) is not None:  # the package is there, this part of it not
+        if (
+            "." in str(error.name) and sys.modules.get(module) is not None
+        ):  # the package is installed, but has no such module
             raise UnsupportedError(
                 f"{needed_for} names {shown(str(error.name))}, which {package} {version_of(package)} does not have; "
                 "expected a module of it, or another version"

@@ -1,4 +1,4 @@
-"""Keys of servers: a key goes to the host that the environment names with it, and to no other."""
+"""Keys of servers: a key is sent only to the host that the environment names with it."""
 
 import os
 import re
@@ -10,18 +10,18 @@ from quantdrift.base.display import clean, shorten
 from quantdrift.base.errors import UnsupportedError
 
 _SHORTEST = 4
-"""Characters of a key; a shorter one is no secret."""
+"""Least characters of a key that is worth hiding."""
 _NAME = re.compile(r"[a-z0-9]+(?:-+[a-z0-9]+)*(?:[.][a-z0-9]+(?:-+[a-z0-9]+)*)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyNames:
-    """The variables of the environment that hold a key.
+    """The environment variables for the key of a kind of servers.
 
     Attributes:
-        key: the key, of the host that `address` names; `key` with `_` and a host holds that host's.
-        address: the address that the key is for, as the servers' own clients take it.
-        usual: that address where none is set.
+        key: the variable of the key for the host in `address`; with `_` and a host appended, of that host's key.
+        address: the variable of the server's address, as the servers' own clients use it.
+        usual: the address if that variable is not set.
     """
 
     key: str
@@ -29,14 +29,14 @@ class KeyNames:
     usual: str = ""
 
     def at(self, url: str) -> str:
-        """Say where the key of the server at a URL is looked for."""
+        """Say which variables may hold the key of the server at a URL."""
         own = _variable_of(self.key, _host(url))
         return f"{self.key} where {self.address} names this host" + (f", or {own}" if own else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A key, and the variable of the environment where it was found."""
+    """A key and the environment variable that it comes from."""
 
     value: str = field(repr=False)
     variable: str
@@ -46,16 +46,16 @@ OPENAI = KeyNames(key="OPENAI_API_KEY", address="OPENAI_BASE_URL", usual="https:
 
 
 def find_key(names: KeyNames, url: str) -> Key | None:
-    """The key of the server at a URL; None where the environment has none for its host.
+    """The key of the server at a URL; None if the environment has none for its host.
 
     Raises:
-        UnsupportedError: what the variable holds is no key, or would go to another machine unencrypted.
+        UnsupportedError: the variable holds no key, or the key would go to another machine unencrypted.
     """
     host = _host(url)
-    found = [_variable_of(names.key, host)]
+    variables = [_variable_of(names.key, host)]
     if host and host == _host(os.environ.get(names.address, "").strip() or names.usual):
-        found.append(names.key)
-    values = ((name, os.environ.get(name, "").strip()) for name in found if name)
+        variables.append(names.key)
+    values = ((name, os.environ.get(name, "").strip()) for name in variables if name)
     variable, value = next(((name, value) for name, value in values if value), ("", ""))
     if not variable:
         return None
@@ -81,9 +81,9 @@ def is_loopback(host: str) -> bool:
 
 
 def without_key(text: str, key: Key | None, limit: int = 200) -> str:
-    """Return what a server said, fit to be shown or stored: on one line, of a length, without the key.
+    """Clean a server's text for showing or storing: one line, shortened, with the key replaced by ***.
 
-    The text is given in full: what is left of a key at an end that was cut off is not recognized.
+    The text has to be whole, as a key that was cut off at its end is not recognized.
     """
     if key is not None and len(key.value) >= _SHORTEST:
         text = text.replace(key.value, "***")
@@ -98,7 +98,7 @@ def _host(url: str) -> str:
 
 
 def _variable_of(key: str, host: str) -> str:
-    """A variable that no other host has; none where a host has no usual name.
+    """The variable for the key of one host; empty if the host has no regular name.
 
     >>> _variable_of("KEY", "gpu-1.lan"), _variable_of("KEY", "gpu.1.lan"), _variable_of("KEY", "gpu_1")
     ('KEY_GPU__1_LAN', 'KEY_GPU_1_LAN', '')

@@ -1,4 +1,4 @@
-"""What libraries log is kept, in place of printed."""
+"""Capturing the warnings that libraries log."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def captured_logs(loggers: Iterable[str], hear: Callable[[logging.LogRecord], None]) -> Iterator[None]:
-    """Inside, what these log as a warning or worse is handed over, and goes nowhere else."""
+    """Inside the block, pass warnings and errors of these loggers to `hear` and to no other handler."""
     ear, before = logging.Handler(logging.WARNING), []
     ear.emit = hear  # type: ignore[method-assign,assignment]  # a handler of one function
     for log in map(logging.getLogger, loggers):

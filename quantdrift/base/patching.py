@@ -1,4 +1,4 @@
-"""Functions of somebody else's are replaced here: looked at first, marked, and never twice."""
+"""Patching of functions of other libraries: a function is checked, marked, and never patched twice."""
 
 import functools
 import inspect
@@ -15,7 +15,7 @@ _MARK = "__quantdrift_wrapped__"
 
 
 def replace(holder: Any, name: str, wrapper: Any, *, static: bool = False) -> None:
-    """Put a wrapper in a function's place."""
+    """Replace a function by a wrapper and mark the wrapper."""
     setattr(wrapper, _MARK, True)
     setattr(holder, name, staticmethod(wrapper) if static else wrapper)
 
@@ -23,7 +23,7 @@ def replace(holder: Any, name: str, wrapper: Any, *, static: bool = False) -> No
 def wrap(
     holder: Any, name: str, parameters: Iterable[str], around: Callable[..., Any], *, static: bool = False
 ) -> None:
-    """Put `around(original, ...)` in the place of a function, unless it is there already (a reload keeps it)."""
+    """Replace a function by `around(original, ...)`, unless it is replaced already (as after a reload)."""
     original = getattr(holder, name, None)
     if not callable(original):
         raise TypeError(f"{holder.__name__} has no function {name}")
@@ -40,27 +40,27 @@ def wrap(
 
 
 def arguments_of(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """The arguments of a call by name, with those that are left to their defaults."""
+    """The arguments of a call by name, defaults included."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
     return dict(bound.arguments)
 
 
 def is_pair(model: Any) -> bool:
-    """Whether a harness's model is a pair; of its type, as an object of somebody else's may raise when asked."""
+    """Whether a harness's model is a pair, told by its class, as an object may raise on an unknown attribute."""
     return getattr(type(model), "is_quantdrift_pair", False) is True
 
 
 def is_replaced(function: Any) -> bool:
-    """Whether a function is one that was put in another's place."""
+    """Whether a function is one of our wrappers."""
     return hasattr(function, _MARK)
 
 
-# --- What a user sees of our errors inside somebody else's command: one line, not a traceback -----
+# --- our errors inside another program's command ------------------------------------------------
 
 
 def errors_in_one_line() -> None:
-    """Let an error of ours that nobody catches end the program in one line.
+    """Let an uncaught error of ours end the program with one line in place of a traceback.
 
     `QUANTDRIFT_DEBUG=1` shows the traceback.
     """

@@ -1,11 +1,11 @@
-"""The folders in which quantdrift keeps files of its own, and writes runs."""
+"""The folders of quantdrift's cache and of its runs."""
 
 import os
 from pathlib import Path
 
 CACHE_VARIABLE = "QUANTDRIFT_CACHE"
 RUNS = Path("quantdrift-runs")
-"""Where runs go if nobody says otherwise."""
+"""The default folder for runs."""
 
 
 def cache_dir() -> Path:

@@ -1,18 +1,18 @@
-"""Progress of long work, shown on standard error so that standard output stays the result."""
+"""Progress of long work, on standard error so that standard output holds only results."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from quantdrift.base.display import clean
 
 
 class Progress(Protocol):
-    """Shows how far a stage is."""
+    """Shows the progress of stages."""
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show one stage of `total` steps; the block calls what it is given with steps done."""
+        """Show one stage of `total` steps; the block gets a function to call with the number of new steps."""
 
 
 class Silent:
@@ -20,30 +20,30 @@ class Silent:
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A stage that nobody sees."""
+        """Show nothing."""
         yield lambda _steps: None
 
 
-def progress_bars(*, quiet: bool) -> Progress:
-    """Bars on the terminal, unless a command is to be quiet."""
-    return Silent() if quiet else Terminal()
+def progress_bars(*, quiet: bool, transient: bool = False) -> Progress:
+    """Bars on the terminal, none with `quiet`; with `transient` a full bar goes away."""
+    return Silent() if quiet else Terminal(transient)
 
 
 class Terminal:
-    """A bar per stage, with rate and time left; plain lines where there is no terminal."""
+    """A bar for each stage, with the time left; plain lines without a terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, transient: bool = False) -> None:
         from quantdrift.base.console import console  # noqa: PLC0415 -- only when something is shown
 
-        self._console = console(error=True)
+        self._settings: Any = {"console": console(error=True), "transient": transient}
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A bar that stays when it is full."""
+        """One bar."""
         from rich import progress  # noqa: PLC0415 -- only when something is shown
 
         named = progress.TextColumn("{task.description:<32}", markup=False)  # names may hold what rich takes for markup
         columns = (named, progress.BarColumn(bar_width=24), progress.MofNCompleteColumn())
-        with progress.Progress(*columns, progress.TimeRemainingColumn(), console=self._console) as bars:
+        with progress.Progress(*columns, progress.TimeRemainingColumn(), **self._settings) as bars:
             task = bars.add_task(clean(name), total=total)
             yield lambda steps: bars.advance(task, steps)

@@ -1,9 +1,9 @@
-"""Files that are there whole or not at all, and JSON that is checked before it is believed.
+"""Files that are written whole or not at all, and JSON that is checked before it is used.
 
 Everything quantdrift reads may come from somebody else: a run folder from an artifact store, a checkpoint from a hub,
-a log from another harness. `parse_json` and `read_json` are the only ways in for JSON. They raise `ValueError` and
-nothing else, for text that is too large, nested too deep or no JSON. What quantdrift writes carries a digest of its
-content (`with_checksum`), which is checked when it is read again.
+a log from another harness. All JSON is read by `parse_json` and `read_json`, which raise only `ValueError` for text
+that is too large, nested too deeply or no JSON. The files that quantdrift writes contain a checksum of their content
+(`with_checksum`), which is checked when they are read.
 """
 
 import errno
@@ -29,9 +29,9 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from quantdrift.base.errors import DiskError, QuantDriftError, RunError
 
 MAX_JSON = 1 << 30
-"""Bytes of a JSON file that is read; evidence, the largest that we write, is Parquet."""
+"""Most bytes of a JSON file; the largest files that quantdrift writes, evidence, are Parquet."""
 MAX_DEPTH = 100
-"""Levels of lists and objects; nothing that we read has ten."""
+"""Most levels of lists and objects; no file that is read has ten."""
 _A_DAY = 24 * 3600
 """Seconds."""
 DIGEST = "digest"
@@ -42,7 +42,7 @@ DIGEST = "digest"
 
 
 def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
-    """The value of a JSON text from anywhere, in UTF-8."""
+    """Parse a JSON text from any source, as UTF-8 if it is bytes."""
     if isinstance(text, bytes):
         text = text.decode("utf-8")  # a UnicodeDecodeError is a ValueError
     hooks: dict[str, Any] = {"parse_constant": _finite, "parse_float": _finite, "parse_int": _whole}
@@ -65,14 +65,14 @@ def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
 
 
 def read_json(path: Path, *, strict: bool = False, limit: int = MAX_JSON) -> Any:
-    """The value in a JSON file from anywhere, of `limit` bytes at most; raises as `open_file` and `parse_json`."""
+    """Parse a JSON file of at most `limit` bytes from any source; raises as `open_file` and `parse_json`."""
     return parse_json(read_bytes(path, limit=limit), strict=strict)
 
 
 def entries(value: Any, key: str = "", *, without: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
-    """A JSON value and all that it holds at any depth, each with the key that it lies under.
+    """Yield a JSON value and all values inside it at any depth, each with the key above it.
 
-    Nothing below the keys in `without` is among them.
+    Values below the keys in `without` are skipped.
     """
     yield key, value
     if isinstance(value, Mapping):
@@ -86,8 +86,8 @@ def entries(value: Any, key: str = "", *, without: Collection[str] = ()) -> Iter
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
-    """A file from anywhere, opened to be read as bytes."""
-    # without O_NONBLOCK a pipe would wait for a writer, here, for ever
+    """Open a file from any source for reading bytes; a folder, pipe or device is refused."""
+    # without O_NONBLOCK a pipe would wait for a writer for ever
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
@@ -99,12 +99,12 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
 
 
 LONGEST = 64 << 20
-"""Bytes of one line, or of one text, of data."""
+"""Most bytes of one line, or of one text, of data."""
 _PACKED, _ALWAYS = 200, 256 << 20
 
 
 def refuse_bomb(made: int, stored: int) -> None:
-    """Refuse what unpacks to far more than it is: texts and images pack by 2 to 50 times, made-up ones by 1,000.
+    """Refuse data that unpack to far more than their size: real data pack by 2 to 50 times, bombs by 1,000.
 
     Raises:
         ValueError: more than 200 times, and more than 256 MB.
@@ -139,19 +139,19 @@ def _whole(text: str) -> int:
 
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with the digest of its content, as its last key; tuples come out as they would be read back."""
+    """A JSON object with the digest of its content as its last key; tuples become lists, as when read back."""
     fields = {key: value for key, value in content.items() if key != DIGEST}
     plain = json.loads(json.dumps(fields, allow_nan=False))
     return {**plain, DIGEST: _content_digest(plain)}
 
 
 def check_checksum(content: Mapping[str, Any]) -> None:
-    """Raise a ValueError unless an object is as it was when its checksum was taken."""
+    """Raise a ValueError unless the checksum of an object matches its content."""
     stated = content.get(DIGEST)
     if not isinstance(stated, str):
         raise ValueError("its digest is missing")  # noqa: TRY004 -- of the content, not of an argument
     if stated != _content_digest({k: v for k, v in content.items() if k != DIGEST}):
-        raise ValueError("its content is not what its digest was taken of: it was changed since")
+        raise ValueError("its content does not match its digest: it was changed since")
 
 
 def _content_digest(content: Mapping[str, Any]) -> str:
@@ -160,12 +160,12 @@ def _content_digest(content: Mapping[str, Any]) -> str:
 
 
 def bytes_digest(content: bytes | memoryview, *, size: int = 20) -> str:
-    """A digest of bytes, of so many bytes, as hex digits; of a file's bytes that of `file_digest`."""
+    """A digest of `size` bytes as hex digits; by default the same as `file_digest` of these bytes."""
     return hashlib.blake2b(content, digest_size=size).hexdigest()
 
 
 def texts_digest(texts: Iterable[str], *, size: int = 20) -> str:
-    """A digest of many texts in their order, of so many bytes, as hex digits; nothing large is built."""
+    """A digest of many texts in their order, `size` bytes as hex digits; the texts are not joined in memory."""
     digest = hashlib.blake2b(digest_size=size)
     for text in texts:
         raw = text.encode("utf-8", "surrogatepass")
@@ -180,15 +180,15 @@ def file_digest(path: Path) -> str:
 
 
 def read_bytes(path: Path, *, digest: str | None = None, limit: int | None = None) -> bytes:
-    """Read the bytes of a file; a ValueError if they are more than `limit`, and another digest is refused."""
+    """Read the bytes of a file; more than `limit` bytes are a ValueError, another digest a RunError."""
     with open_file(path) as file:
         content = file.read(-1 if limit is None else limit + 1)
     if limit is not None and len(content) > limit:
         raise ValueError(f"it is larger than {limit:,} bytes")
     if digest not in {None, bytes_digest(content)}:
         raise RunError(
-            f"{path} is not what was written with its run.json: it was changed since, or comes "
-            "from another run. Copy the whole run folder again, or make the run again"
+            f"{path} does not match its run.json: it was changed since, or comes from another run. Copy the whole run "
+            "folder again, or make the run again"
         )
     return content
 
@@ -201,15 +201,15 @@ Real = Annotated[float, Field(ge=-1e300, le=1e300)]
 Amount = Annotated[float, Field(ge=0, le=1e300)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Bits = Annotated[float, Field(ge=0, le=1024)]
-"""Numbers of a file, all with bounds; a test looks for any that has none."""
+"""Types of the numbers in a file; each has bounds, which a test checks."""
 AS_LIST = Strict(False)
-"""Marks a tuple in a record, `Annotated[tuple[int, ...], AS_LIST]`: JSON writes it as a list."""
+"""Marks a tuple in a record, `Annotated[tuple[int, ...], AS_LIST]`, which JSON writes as a list."""
 
 
 class Record(BaseModel):
-    """A JSON file that quantdrift writes: its format and version, its fields, and a digest of them all.
+    """A JSON file that quantdrift writes: format and version, fields, and a digest of them all.
 
-    A subclass says what it is in the class, and declares its content as fields of pydantic.
+    A subclass sets the class variables and declares its content as fields of pydantic.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -217,16 +217,16 @@ class Record(BaseModel):
     FORMAT: ClassVar[str]
     VERSION: ClassVar[int]
     WHAT: ClassVar[str]
-    """What it is, for messages: "a router"."""
+    """Its name in messages: "a router"."""
     MAKE: ClassVar[str]
     """The command that writes one."""
     IF_CHANGED: ClassVar[str] = ""
-    """What whoever changed the file on purpose does; appended where it is damaged."""
+    """Advice for users who changed the file on purpose; appended to the error on a wrong digest."""
     ERROR: ClassVar[type[QuantDriftError]] = RunError
-    """What is raised for a file that cannot be used."""
+    """The class of the error for a file that cannot be used."""
     VERSION_KEY: ClassVar[str] = "format_version"
     LIMIT: ClassVar[int] = MAX_JSON
-    """Bytes of a file that is read."""
+    """Most bytes of a file."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -236,7 +236,7 @@ class Record(BaseModel):
 
     @classmethod
     def read_content(cls, path: Path) -> dict[str, Any]:
-        """The JSON object in a file of this format and version, as it was written; its fields are not checked."""
+        """Read the JSON object in a file of this format and version; its fields are not checked."""
         again = f"Make it again: {cls.MAKE}"
         try:
             content = read_json(path, strict=True, limit=cls.LIMIT)
@@ -260,7 +260,7 @@ class Record(BaseModel):
 
     @classmethod
     def peek(cls, path: Path) -> dict[str, Any] | None:
-        """The JSON object in a file of this format, of any version and unchecked; None for anything else."""
+        """Read the JSON object in a file of this format, of any version and unchecked; None for any other file."""
         try:
             content = read_json(path)
         except (OSError, ValueError):
@@ -269,7 +269,7 @@ class Record(BaseModel):
 
     @classmethod
     def checked(cls, content: Mapping[str, Any], path: Path) -> Self:
-        """The fields of a file, each checked; raises as `read`."""
+        """Check the fields of a file; raises as `read`."""
         try:
             return validated(cls, content)
         except (ValueError, QuantDriftError) as problem:
@@ -278,12 +278,12 @@ class Record(BaseModel):
 
     @classmethod
     def has_checksum(cls, content: Mapping[str, Any]) -> bool:
-        """Whether the digest of a file's content has to hold."""
+        """Whether the digest has to match the content."""
         return True
 
     @classmethod
     def check_place(cls, path: Path) -> None:
-        """Refuse a place that holds another kind of file, before hours go into one."""
+        """Refuse a place that holds another kind of file, before hours are spent on making one."""
         check_writable(path, what=cls.WHAT)
         if path.exists() and cls.peek(path) is None:
             raise RunError(
@@ -297,7 +297,7 @@ class Record(BaseModel):
         write_text(path, self.text(), what=f"the {self.WHAT.split(maxsplit=1)[1]}")
 
     def text(self) -> str:
-        """The file: format, version, fields and digest."""
+        """The text of the file: format, version, fields and digest."""
         return json.dumps(self.content(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def content(self) -> dict[str, Any]:
@@ -314,7 +314,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validated(kind: type[Model], content: object) -> Model:
-    """Check content from anywhere, JSON as a text or as its value; a ValueError says what is wrong in a few words."""
+    """Check content from any source, as JSON text or as its value; a ValueError says briefly what is wrong."""
     try:
         return kind.model_validate(parse_json(content) if isinstance(content, str | bytes) else content)
     except ValidationError as error:
@@ -322,7 +322,7 @@ def validated(kind: type[Model], content: object) -> Model:
 
 
 def problem_of(error: ValidationError) -> str:
-    """The first thing that is wrong with a file, in a few words."""
+    """The first problem of a file, in a few words."""
     first = error.errors()[0]
     place = ".".join(str(step) for step in first["loc"])
     if first["type"] == "missing":
@@ -337,7 +337,7 @@ def problem_of(error: ValidationError) -> str:
 
 
 def check_writable(path: Path, *, what: str) -> None:
-    """Raise a RunError unless `what` ("the run") can be written at a place, before hours go into it."""
+    """Raise a RunError unless `what` ("the run") can be written at a place, before hours are spent on it."""
     place = Path(os.path.realpath(path))
     beside = next((folder for folder in place.parents if folder.exists()), None)
     if beside is None:
@@ -345,7 +345,7 @@ def check_writable(path: Path, *, what: str) -> None:
     with refusals(f"{what} cannot be written to {path}", f" ({beside}). Choose another place"):
         clear_dead(beside, place.name)
         tried = tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=beside)
-        with suppress(FileNotFoundError):  # another process took it for dead
+        with suppress(FileNotFoundError):  # another process removed it as dead
             os.rmdir(tried)
 
 
@@ -372,7 +372,7 @@ def whole_file(path: Path, *, sync: bool = True) -> Iterator[Path]:
                 _sync(partial)
             os.replace(partial, path)
             if sync:
-                with suppress(OSError):  # it is there; only a power cut could still take it away
+                with suppress(OSError):  # it is in place; only a power cut could still lose it
                     _sync(path.parent)
         finally:
             with suppress(OSError):
@@ -404,7 +404,7 @@ def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
                 if not part.is_symlink():
                     _sync(part)
             _move(inside, place, hidden)
-            with suppress(OSError):  # it is there; only a power cut could still take it away
+            with suppress(OSError):  # it is in place; only a power cut could still lose it
                 _sync(place.parent)
         finally:
             _remove(hidden, place)
@@ -471,8 +471,8 @@ def _hold(path: Path) -> int | None:
 
 
 def _move(inside: Path, place: Path, hidden: Path) -> None:
-    """Put a folder in its place; what was there is in the hidden folder afterwards."""
-    for _ in range(1000):  # again, if somebody else wrote here in between
+    """Move a folder to its place; what was there ends up in the hidden folder."""
+    for _ in range(1000):  # again, if another process wrote here in between
         try:
             os.rename(inside, place)  # there is nothing, or an empty folder
         except OSError as error:
@@ -488,7 +488,7 @@ def _move(inside: Path, place: Path, hidden: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Let two folders change places in one step; False where the system or the disk cannot."""
+    """Exchange two folders in one step; False if the system or the disk cannot do that."""
     import ctypes  # noqa: PLC0415 -- 5 ms that only writing costs
 
     try:
@@ -502,28 +502,28 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def _sync(path: Path) -> None:
-    """Force a file, or the names in a folder, onto the disk."""
-    if os.name == "nt":  # it takes no folders, and no files that are open to be read
+    """Sync a file, or the names in a folder, to the disk."""
+    if os.name == "nt":  # it syncs no folders, and no files that are open for reading
         return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:  # a disk that cannot
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:  # a disk that has no sync
             raise
     finally:
         os.close(handle)
 
 
 def _complaints(path: Path, what: str) -> AbstractContextManager[None]:
-    """Turn what the disk says into an error that says what to do."""
+    """Turn errors of the disk into one that says what to do."""
     then = "; nothing was left behind. Free some space or choose another place"
     return refusals(f"{what} was not written to {path}", then)
 
 
 @contextmanager
 def refusals(problem: str, then: str) -> Iterator[None]:
-    """Inside, what a disk refuses becomes "{problem}: no space left{then}": a DiskError if it refuses all else too."""
+    """Turn errors of the disk into "{problem}: no space left{then}", a DiskError if all other writes fail too."""
     try:
         yield
     except Exception as error:
@@ -537,7 +537,7 @@ def refusals(problem: str, then: str) -> Iterator[None]:
 
 
 def _from_disk(error: Exception) -> OSError | None:
-    """Find the error of the disk, also where a library (safetensors) has only its text left."""
+    """Find the error of the disk, also if a library (safetensors) has kept only its text."""
     if isinstance(error, OSError):
         return error
     match = re.search(r"\(os error (\d+)\)", str(error))

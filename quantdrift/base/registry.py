@@ -1,8 +1,8 @@
-"""Registries of what can be added from outside: one object a module of ours, or an entry point of another package.
+"""Registries of parts: an object in a module of quantdrift, or in an entry point of another package.
 
-A registry is a folder of modules, each of which has one object of a fixed name, and a group of entry points that give
-such objects from elsewhere. Nothing else lists them. What quantdrift's own entry points give is built in, too: so come
-its optional packages.
+A registry consists of folders of modules, each with one object of a fixed name, and of a group of entry points, each
+with one such object. Nothing else lists them. Entry points of quantdrift itself, as its optional packages have, count
+as built in.
 """
 
 import re
@@ -23,18 +23,18 @@ from quantdrift.base.errors import QuantDriftError, UnsupportedError
 Entry = TypeVar("Entry")
 _NAME = re.compile("[a-z][a-z0-9_-]{0,40}")
 REGISTRIES: "dict[str, Registry[Any]]" = {}
-"""All that there are so far, by group."""
+"""All registries of the modules imported so far, by group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A package that an entry stands on.
+    """A package that a part needs.
 
     Attributes:
-        name: what is installed; of one that does GPTQ or AWQ also its name in a scheme, `+backend=`.
-        module: what is imported.
-        extra: the extra of quantdrift that brings it.
-        note: what it does, for `quantdrift doctor`.
+        name: the name to install it by; for GPTQ and AWQ also its name in a scheme, `+backend=`.
+        module: the module to import.
+        extra: the extra of quantdrift that installs it.
+        note: its purpose, for `quantdrift doctor`.
     """
 
     name: str
@@ -50,23 +50,23 @@ def imported(where: str) -> Any:
 
 
 class Registry(Mapping[str, Entry], Generic[Entry]):
-    """Objects by name: those of a package of ours, and those of the entry points of a group.
+    """Parts of one kind by name: those of quantdrift's modules, and those of a group of entry points.
 
-    They are loaded when they are first asked for, and are in the order of their `place`, where they have one.
+    Parts are loaded at the first look-up and ordered by their `place`, if they have one.
 
-    A module's name is the object's, with the joint for "_"; a module may have several, by name, and one without such
-    an object is none. What another package gives and cannot be loaded is in `broken`, which `quantdrift doctor` tells:
-    the rest goes on working. An object that has a name must be entered by it.
+    A part is called like its module, with `joint` for "_". A module may also hold a dict of parts by name, or none. A
+    part of another package that cannot be loaded is in `broken`, which `quantdrift doctor` shows; the others still
+    work. The entry point of a part with a `name` must have that name.
 
     Attributes:
-        group: of the entry points, e.g. "quantdrift.features".
-        within: the packages of our own modules.
-        attribute: name of the object in each.
-        kind: what an object has to be.
-        joint: what stands for "_" in names.
-        own: objects of ours that are there already: to look one up loads nothing.
-        clash: why an object of another package cannot stand beside the others; None where it can.
-        broken: names of entry points that give no such object, to the reason.
+        group: name of the group of entry points, e.g. "quantdrift.features".
+        within: the packages with quantdrift's own modules.
+        attribute: name of the object in each module.
+        kind: the class of the parts.
+        joint: the character that replaces "_" in names.
+        own: parts that are loaded already; looking one up loads nothing else.
+        clash: returns why a part of another package cannot be added to the others, or None.
+        broken: name of each entry point that cannot be used, and the reason.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     @cached_property
     def _ours(self) -> dict[str, str]:
-        """What is built in, by name: a module, or "module:object"."""
+        """The built-in parts by name, each as a module or as "module:object"."""
         modules = {
             module.name.replace("_", self.joint): f"{package}.{module.name}"
             for package in self.within
@@ -115,9 +115,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             entry: Any = getattr(import_module(module), attribute or self.attribute, None)
             entries |= entry if isinstance(entry, dict) else {} if entry is None else {name: entry}
         for name, point in self.points.items():
-            brought = {package_of(one)[0] for one in self._others if one.name == name}
-            if len(brought) > 1:  # whichever came last would be taken
-                self.broken[name] = f"ValueError: {' and '.join(sorted(brought))} have one of that name; uninstall one"
+            owners = {package_of(other)[0] for other in self._others if other.name == name}
+            if len(owners) > 1:  # whichever came last would be taken
+                self.broken[name] = f"ValueError: {' and '.join(sorted(owners))} have one of that name; uninstall one"
                 continue
             try:
                 entries[name] = self._loaded(name, point, entries)
@@ -130,15 +130,15 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     @cached_property
     def packages(self) -> dict[str, Package]:
-        """The packages that they stand on, by name."""
+        """The packages that the parts need, by name."""
         return {package.name: package for entry in self.values() for package in getattr(entry, "packages", ())}
 
     def versions(self, *entries: Entry) -> dict[str, str]:
-        """Names and versions of the packages that some entries come from; none of what is built in.
+        """Name and version of each other package that some parts come from; nothing for built-in parts.
 
-        A package that brings an entry decides what it computes, whatever the entry says of `packages`.
+        They belong to a run's record, because the package decides what its part computes.
         """
-        names = [name for name, entry in self.items() if any(entry is one for one in entries)]
+        names = [name for name, entry in self.items() if any(entry is given for given in entries)]
         return dict(package_of(self.points[name]) for name in names if name in self.points and name not in self.broken)
 
     @contextmanager
@@ -148,22 +148,22 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         raises: type[QuantDriftError] = UnsupportedError,
         passes: tuple[type[Exception], ...] = (QuantDriftError, ModuleNotFoundError),
     ) -> Iterator[None]:
-        """Inside, an entry of another package works: what goes wrong is one line that names both.
+        """Turn an unexpected error of another package's part inside the block into one line that names both.
 
         Args:
-            entry: of this registry.
-            raises: the error that has this line.
-            passes: errors on purpose; by default also a missing package, which is told with the extra that brings it.
+            entry: a part of this registry.
+            raises: the class of the new error.
+            passes: errors that are let through; by default those raised on purpose, and a missing package.
 
         Raises:
-            QuantDriftError: something went wrong that was not raised on purpose.
+            QuantDriftError: the part raised an unexpected error.
         """
         try:
             yield
         except passes:
             raise
         except (Exception, SystemExit) as error:
-            if not self.versions(entry):  # a fault of ours is told as what it is
+            if not self.versions(entry):  # a fault of quantdrift's own keeps its traceback
                 raise
             name = next(name for name, other in self.items() if other is entry)
             at = extract_tb(error.__traceback__)[-1]
@@ -188,7 +188,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return entry
 
     def module(self, name: str) -> str | None:
-        """Name of the module that an object comes from; None if there is none of this name."""
+        """The module that a part comes from; None if there is no part of this name."""
         if name not in self:
             return None
         return self._ours[name].partition(":")[0] if name in self._ours else self.points[name].module
@@ -204,15 +204,15 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
 
 def _optional() -> Iterable[EntryPoint]:
-    """Entry points of quantdrift itself."""
+    """The entry points of quantdrift itself."""
     try:
         return distribution("quantdrift").entry_points
-    except PackageNotFoundError:  # a tree on the path that nobody installed
+    except PackageNotFoundError:  # a source tree that is not installed
         return ()
 
 
 def package_of(point: EntryPoint) -> tuple[str, str]:
-    """Name and version of the package that an entry point is of."""
+    """Name and version of the package of an entry point."""
     try:
         return point.dist.name, point.dist.version  # type: ignore[union-attr]
     except Exception:  # its metadata cannot be read
@@ -220,7 +220,7 @@ def package_of(point: EntryPoint) -> tuple[str, str]:
 
 
 def blamed(error: BaseException) -> str:
-    """Name the package of other people's parts that an error was raised in, and these parts; empty where in none."""
+    """Name the other package, and its parts, that an error was raised in; empty if there is none."""
     points = [point for registry in REGISTRIES.values() for point in registry.points.values()]
     for frame, _ in reversed([*walk_tb(error.__traceback__)]):
         module = str(frame.f_globals.get("__name__")).partition(".")[0]

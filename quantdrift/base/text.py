@@ -14,12 +14,12 @@ NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """A rate as people read it."""
+    """A rate in percent; "-" for None."""
     return "-" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def share_of(text: str) -> float:
-    """The number of a share: "0.03", or "3 %" in decimals, so to the last bit the same.
+    """Read a share, "0.03" or "3 %"; both give the same float.
 
     >>> share_of("0.7 %"), share_of("5%")
     (0.007, 0.05)
@@ -31,7 +31,7 @@ def share_of(text: str) -> float:
 
 
 def with_interval(estimate: Estimate, digits: int = 1, sign: str = "") -> str:
-    """A rate and its interval in percent: "12.0 % (10.1 to 14.2)"."""
+    """A rate with its interval in percent: "12.0 % (10.1 to 14.2)"."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return percent(estimate.value, digits)
     value, low, high = (f"{100 * end:{sign}.{digits}f}" for end in (estimate.value, estimate.low, estimate.high))
@@ -39,12 +39,12 @@ def with_interval(estimate: Estimate, digits: int = 1, sign: str = "") -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things: "1 run", "2 runs"."""
+    """A number with its noun: "1 run", "2 runs"."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def some(names: Iterable[object], most: int = 4) -> str:
-    """The first few names, and how many more there are."""
+    """The first few names and the number of the others: "a, b, c, d and 3 more"."""
     listed = [str(name) for name in names]
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more

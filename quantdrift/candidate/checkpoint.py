@@ -1,4 +1,4 @@
-"""A checkpoint as an embedding model, a classifier or a reranker that can stand beside the reference."""
+"""Loads a checkpoint as an embedding model, a classifier or a reranker, to compare it with the reference."""
 
 import copy
 import hashlib
@@ -40,7 +40,7 @@ from quantdrift.models.model import LoadedModel
 from quantdrift.models.packed import KERNELS, check_bitsandbytes, check_gptq, kernel_for
 from quantdrift.models.stored import StoredLayers, stored_layers
 from quantdrift.models.weights import add_tensor, weights_fingerprint
-from quantdrift.scoring.streamed import full_precision
+from quantdrift.scoring.streamed import float32_products
 
 _TAKEN = "pooling, normalization, prompts and length limit"
 _TAKEN_TO_RERANK = "prompts, length limit and what makes a score of its logits"
@@ -49,18 +49,18 @@ _SCORING = {name: name for name in ("ForSequenceClassification", "ForCausalLM")}
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 _BLOCK = re.compile(r"(.+?)\.\d+\.(.+)")
 Reference = sentence.SentenceEncoder | CrossEncoderModel
-"""A model that lends a checkpoint what it does not say itself."""
+"""A model from which a checkpoint takes the parts that its files do not describe."""
 
 
 class ForeignModule(nn.Module):
-    """A stand-in for a transformers model, computed by another library than torch.
+    """A stand-in for a transformers model that another library than torch computes.
 
     Attributes:
-        config: of the model that it was made of.
-        kernels: operators that stand for the quantized layers, and how often.
-        libraries: that compute it, with their versions.
-        provider: what of them does, for a fingerprint.
-        facts: what else a run records of it, as JSON values.
+        config: config of the original model.
+        kernels: operators that compute the quantized layers, with their numbers.
+        libraries: libraries that compute it, with their versions.
+        provider: the part of the library that computes it, for a fingerprint.
+        facts: further entries of a record, as JSON values.
     """
 
     config: PretrainedConfig
@@ -70,18 +70,18 @@ class ForeignModule(nn.Module):
     facts: Mapping[str, Any]
 
     def computed(self) -> dict[str, Any]:
-        """Return what a run records of it, as JSON values."""
+        """Return its entries in the record of a run, as JSON values."""
         return {**self.facts, "kernels": dict(self.kernels), "libraries": dict(self.libraries)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A checkpoint as it was loaded.
+    """A loaded checkpoint.
 
     Attributes:
         model: a SentenceTransformer or a CrossEncoder.
         stored: its layers, by how they are stored.
-        notes: what a run says of it, one sentence each.
+        notes: sentences about it for the output of a run.
     """
 
     model: Any
@@ -91,12 +91,12 @@ class Loaded:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Stored(LoadedModel):
-    """A checkpoint that is loaded, as one side of a comparison.
+    """A loaded checkpoint as one side of a comparison.
 
     Attributes:
-        layers: names of those that are packed.
-        checkpoint: where it came from.
-        stored_bits: what it costs in bits per weight, counted in its files; None where that is not known.
+        layers: names of the packed layers.
+        checkpoint: its files.
+        stored_bits: bits per weight, counted in its files; None if unknown.
     """
 
     layers: Sequence[str] | None
@@ -105,25 +105,27 @@ class _Stored(LoadedModel):
 
     @property
     def foreign(self) -> ForeignModule | None:
-        """The module that another library computes; None if torch computes all."""
+        """The module that another library computes; None if torch computes all modules."""
         modules = (module for root in self.modules for module in root.modules())
         return next((module for module in modules if isinstance(module, ForeignModule)), None)
 
     def bits(self) -> BitsReport | None:
-        """Bits per weight, counted from what is stored."""
+        """Bits per weight, counted in its files."""
         return self.stored_bits
 
     def identify(self) -> dict[str, Any]:
-        """Return what a run records of where it came from, as JSON values."""
+        """Return the origin of the model for the record of a run, as JSON values."""
         return {**self.checkpoint.identify(), "fingerprint": self.fingerprint}
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of all that decides its outputs: weights as loaded, settings of the transformer, tokenizer,
-        prompts, what follows the transformer, format, kernels and libraries.
+        """Digest of all that decides its outputs.
+
+        That is weights as loaded, settings of the transformer, tokenizer, prompts, the modules behind the transformer,
+        format, kernels and libraries.
         """
         if self.checkpoint.method == "quantdrift" and self.foreign is None:
-            # what the run of its scheme calls it: its settings are those of the model, as scheme.json sees to
+            # the fingerprint in a run of its scheme; scheme.json ensures that its settings are those of the model
             return weights_fingerprint(self.modules)
         digest = hashlib.blake2b(digest_size=16)
         computed = self._computed()
@@ -141,7 +143,7 @@ class _Stored(LoadedModel):
         return digest.hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Return what a run records of how it is quantized, as JSON values."""
+        """Return how it is quantized for the record of a run, as JSON values."""
         return {
             **self.checkpoint.describe(),
             "dtype": f"torch.{sentence.floating_dtype(self)}",
@@ -150,7 +152,7 @@ class _Stored(LoadedModel):
         }
 
     def _computed(self) -> dict[str, Any]:
-        """The classes that stand for the packed layers, and how often; and the libraries that compute it."""
+        """Return the classes of the packed layers with their numbers, and the libraries that compute them."""
         if (foreign := self.foreign) is not None:
             return foreign.computed()
         kernels: Counter[str] = Counter()
@@ -166,16 +168,16 @@ class _Stored(LoadedModel):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredCandidate(_Stored, sentence.SentenceEncoder):
-    """An embedding model that is loaded from a checkpoint; its `layers` are those that are packed."""
+    """An embedding model loaded from a checkpoint; `layers` are the packed ones."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredReranker(_Stored, CrossEncoderModel):
-    """A cross-encoder that is loaded from a checkpoint; its `layers` are those that are packed."""
+    """A cross-encoder loaded from a checkpoint; `layers` are the packed ones."""
 
 
 def _in_body(name: str) -> str:
-    """A layer's name below its module of sentence-transformers, which keep theirs in 0.model."""
+    """Return a layer's name in the transformer, which sentence-transformers keeps in 0.model."""
     return name.split(".", 2)[-1]
 
 
@@ -183,25 +185,13 @@ def _in_body(name: str) -> str:
 
 
 def load_checkpoint(
-    checkpoint: Checkpoint, reference: sentence.SentenceEncoder | None, *, device: torch.device
-) -> StoredCandidate:
-    """Load a checkpoint as the candidate of a reference.
+    checkpoint: Checkpoint, reference: Reference | None, *, device: torch.device
+) -> "StoredCandidate | StoredReranker":
+    """Load a checkpoint as the candidate of a reference, of the same kind as this.
 
     A folder that does not say how tokens become an embedding (no modules.json), and a file that is read alone, take
-    pooling, normalization, prompts and length limit from the reference; what has no tokenizer takes that, too.
+    pooling, normalization, prompts and length limit from the reference, and its tokenizer where they have none.
     """
-    return StoredCandidate(**_loaded(checkpoint, reference, device))
-
-
-def load_stored_reranker(
-    checkpoint: Checkpoint, reference: CrossEncoderModel, *, device: torch.device
-) -> StoredReranker:
-    """Load a checkpoint as the candidate of a cross-encoder, from which it takes what it does not say, likewise."""
-    return StoredReranker(**_loaded(checkpoint, reference, device))
-
-
-def _loaded(checkpoint: Checkpoint, reference: Reference | None, device: torch.device) -> dict[str, Any]:
-    """Load a checkpoint, and say in what it differs from its reference."""
     reranks = isinstance(reference, CrossEncoderModel)
     refuse_missing(checkpoint)
     if reference is None and not checkpoint.has_modules:
@@ -229,22 +219,22 @@ def _loaded(checkpoint: Checkpoint, reference: Reference | None, device: torch.d
     if reference is not None:
         notes += _notes(checkpoint, reference)
         others = sentence.differences(reference, encoder)
-        # what a graph does behind its states cannot be seen
+        # the pooling inside a graph cannot be seen
         unseen = isinstance(encoder.model[0].auto_model, ForeignModule) and len(encoder.model) == 1
         notes += [note for note in others if not (unseen and "differ in pooling" in note)]
-    return {
-        "model": loaded.model,
-        "source": source,
-        "similarity": encoder.similarity,
-        "notes": tuple(notes),
-        "layers": loaded.stored.packed,
-        "checkpoint": checkpoint,
-        "stored_bits": loaded.stored.bits,
-    }
+    return (StoredReranker if reranks else StoredCandidate)(
+        model=loaded.model,
+        source=source,
+        similarity=encoder.similarity,
+        notes=tuple(notes),
+        layers=loaded.stored.packed,
+        checkpoint=checkpoint,
+        stored_bits=loaded.stored.bits,
+    )
 
 
 def candidate_source(checkpoint: Checkpoint) -> ModelSource:
-    """Return its place as loaders take it: what was on a hub is here now."""
+    """Return the source of a checkpoint for loaders: a hub model has been downloaded by now."""
     return ModelSource(
         name=checkpoint.name, canonical=checkpoint.canonical, kind="local", location=str(checkpoint.folder)
     )
@@ -252,17 +242,17 @@ def candidate_source(checkpoint: Checkpoint) -> ModelSource:
 
 @contextmanager
 def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
-    """Undo what libraries do to the process, so that the reference computes as in any other run.
+    """Undo the changes of libraries to the process, so that the reference computes as in any other run.
 
-    Some greet on standard output, where a record may be expected, and some set the precision of products in float32.
+    Some print a greeting on standard output, which may hold a record, and some set the precision of float32 products.
     """
     loud = "gptqmodel" in packages_for(checkpoint.method)[0]
-    with full_precision(), redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
+    with float32_products(), redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
         yield
 
 
 def _from_candidate(checkpoint: Checkpoint, source: ModelSource, device: torch.device) -> Loaded:
-    """Load what `quantdrift quantize` wrote, in any of its formats."""
+    """Load a candidate that `quantdrift quantize` wrote, in any format."""
     record = read_record(checkpoint.folder)
     check_weights(checkpoint.folder, record)
     names = tuple(_in_body(layer["name"]) for layer in record["layers"])
@@ -272,16 +262,16 @@ def _from_candidate(checkpoint: Checkpoint, source: ModelSource, device: torch.d
 
 
 def _from_folder(checkpoint: Checkpoint, reference: Reference | None, device: torch.device) -> Loaded:
-    """The model of a folder that transformers reads, and how it is stored."""
+    """Load a folder by transformers."""
     reranks = isinstance(reference, CrossEncoderModel)
     config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
     auto = _class_of(config, checkpoint.name, reranks=reranks)
-    with torch.device("meta"):  # names and shapes of its layers
+    with torch.device("meta"):  # only names and shapes of its layers
         empty: nn.Module = auto.from_config(config)
     tensors = stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
+    notes: list[str] = []
     quantization = completed(checkpoint, stored)
-    notes = []
     if checkpoint.method == "bitsandbytes":
         shapes = {name: tuple(p.weight.shape) for name, p in empty.named_modules() if isinstance(p, nn.Linear)}
         check_bitsandbytes(checkpoint.body, tensors, shapes)
@@ -310,10 +300,10 @@ def _from_folder(checkpoint: Checkpoint, reference: Reference | None, device: to
 
 
 def _decompress(body: Any) -> None:
-    """Have compressed-tensors unpack its weights, in the model's number type.
+    """Unpack weights of compressed-tensors into the model's number type.
 
-    It would at the first call of the transformer, which sentence-transformers goes past; what it unpacks of four bits
-    is bfloat16 whatever the model is in. Inputs are rounded as config.json says, then as before.
+    The library unpacks them at the first call of the transformer, which sentence-transformers bypasses, and unpacks
+    four bits to bfloat16, whatever the type of the model. Inputs are still rounded as config.json says.
     """
     if hasattr(body, "ct_decompress_hook"):
         dtype = body.dtype
@@ -322,7 +312,7 @@ def _decompress(body: Any) -> None:
 
 
 def _class_of(config: PretrainedConfig, name: str, *, reranks: bool) -> Any:
-    """The class of transformers that reads a checkpoint: with its head, if it reranks."""
+    """Return the class of transformers that reads a checkpoint; for a reranker, one with a head."""
     architecture = next(iter(getattr(config, "architectures", None) or []), "")
     if reranks and (head := next((head for head in _SCORING if architecture.endswith(head)), None)):
         return getattr(transformers, f"AutoModel{_SCORING[head]}")
@@ -334,7 +324,7 @@ def _class_of(config: PretrainedConfig, name: str, *, reranks: bool) -> Any:
 
 
 def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
-    """The quantization_config that transformers needs to load what is stored."""
+    """Return the quantization_config that transformers needs to load the stored layers."""
     quantization = dict(checkpoint.quantization)
     if bool(stored.packed) != (checkpoint.method != "none"):
         says = (
@@ -346,7 +336,7 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
             f"{checkpoint.body} holds {says}; expected a folder that save_pretrained of "
             "transformers wrote, or a config.json that says how the weights are packed"
         )
-    # transformers skips a method that it does not know, and would load codes as weights
+    # transformers skips a method that it does not know, and would take codes for weights
     if quantization and not AutoHfQuantizer.supports_quant_method(quantization):  # type: ignore[no-untyped-call]
         raise UnsupportedError(
             f"{checkpoint.name} is quantized by {checkpoint.method}, which transformers {version_of('transformers')} "
@@ -374,11 +364,11 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredClassifier(_Stored, Classifier):
-    """A classifier that is loaded from a checkpoint."""
+    """A classifier loaded from a checkpoint."""
 
     @property
     def fingerprint(self) -> str:
-        """Digest of all that decides its logits: weights, settings, tokenizer, and what computes a graph."""
+        """Digest of all that decides its logits: weights, settings, tokenizer, and the libraries of a graph."""
         parts = [weights_fingerprint(self.modules), self.description, *self.classes]
         if (foreign := self.foreign) is not None:
             parts += [*foreign.libraries.values(), foreign.provider]
@@ -391,7 +381,7 @@ class StoredClassifier(_Stored, Classifier):
 
 
 def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> StoredClassifier:
-    """Load a classifier as the candidate of another: a file of another library, or one that is not quantized."""
+    """Load a classifier as a candidate: a model file of another library, or a checkpoint that is not quantized."""
     read = MODEL_FILES[checkpoint.method].classifier if checkpoint.file is not None else ""
     if read:
         classifier, stored = imported(read)(checkpoint, device)
@@ -407,12 +397,12 @@ def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> S
     return StoredClassifier(**{**parts, "layers": stored.packed}, checkpoint=checkpoint, stored_bits=stored.bits)
 
 
-# --- what a candidate takes from its reference, and in what else they differ ----------------------
+# --- parts taken from the reference, and differences from it ------------------------------------
 
 
 def dressed(checkpoint: Checkpoint, reference: Reference | None, body: Any, device: torch.device) -> Any:
-    """Put the reference's modules, which stay as they are, around another transformer."""
-    assert reference is not None  # one that can lend nothing was refused
+    """Copy the reference's model with another transformer in place of its own."""
+    assert reference is not None  # a checkpoint that needs one was refused without it
     original: Any = _body_of(reference.model)
     here, there = (
         {
@@ -427,7 +417,7 @@ def dressed(checkpoint: Checkpoint, reference: Reference | None, body: Any, devi
             f"modules do not fit: {there} instead of {here}. Save it by save_pretrained of sentence-transformers, or "
             "name the model it was made of"
         )
-    model = copy.deepcopy(reference.model, {id(original): body})  # a copy that has the other in its place
+    model = copy.deepcopy(reference.model, {id(original): body})  # the copy has the other transformer
     if (folder := _tokenizer_folder(checkpoint, reference)) is not None:
         holder = "processor" if hasattr(model[0], "processor") else "tokenizer"
         setattr(model[0], holder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
@@ -436,7 +426,7 @@ def dressed(checkpoint: Checkpoint, reference: Reference | None, body: Any, devi
 
 
 def _tokenizer_folder(checkpoint: Checkpoint, reference: Reference) -> Path | None:
-    """Return the folder of a checkpoint's own tokenizer; None if it has none, or takes the chat template with it."""
+    """Return the folder of a checkpoint's tokenizer; None to take the reference's, as for a chat template."""
     alone = checkpoint.file is not None and not MODEL_FILES[checkpoint.method].companions
     has_one = any((checkpoint.folder / name).is_file() for name in _TOKENIZERS)
     templated = getattr(reference.model[0], "transformer_task", None) == "text-generation"
@@ -444,7 +434,7 @@ def _tokenizer_folder(checkpoint: Checkpoint, reference: Reference) -> Path | No
 
 
 def _body_of(model: Any) -> nn.Module:
-    """The transformer of a SentenceTransformer."""
+    """Return the transformer of a SentenceTransformer."""
     body = getattr(model[0], "auto_model", None)
     if not isinstance(body, nn.Module):
         raise UnsupportedError(
@@ -454,7 +444,7 @@ def _body_of(model: Any) -> nn.Module:
 
 
 def _notes(checkpoint: Checkpoint, reference: Reference) -> Iterator[str]:
-    """Say in what a candidate differs from its reference beside its weights."""
+    """Yield notes on the differences between candidate and reference, beside their weights."""
     if not checkpoint.has_modules:
         taken = _TAKEN_TO_RERANK if isinstance(reference, CrossEncoderModel) else _TAKEN
         taken = taken if _tokenizer_folder(checkpoint, reference) is not None else f"tokenizer, {taken}"

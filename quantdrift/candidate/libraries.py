@@ -1,4 +1,4 @@
-"""The libraries that do a method: which version, what a scheme asks, and how one is imported."""
+"""The libraries that quantize: their versions, errors and imports."""
 
 import functools
 import importlib
@@ -22,12 +22,12 @@ GPTQMODEL, AUTOAWQ, HQQ = (QUANTIZERS.packages[name] for name in ("gptqmodel", "
 
 
 def described(package: Package, *, grid: str) -> dict[str, str]:
-    """Describe a package that quantizes, for a record: name, version ("unknown" without metadata) and grid."""
+    """Describe a package that quantizes for a record: name, version ("unknown" without metadata) and grid."""
     return {"backend": package.name, "version": version_of(package.name) or "unknown", "grid": grid}
 
 
 def unexpected(package: Package, wanted: str, got: str) -> UnsupportedError:
-    """The error of a library whose answer is none that its method has."""
+    """Return the error for an unexpected result of a library."""
     return UnsupportedError(
         f"expected {wanted} from {package.name}, got {got}; version {version_of(package.name)} does not do what "
         "quantdrift asks of it: install one that its extra has"
@@ -35,7 +35,7 @@ def unexpected(package: Package, wanted: str, got: str) -> UnsupportedError:
 
 
 def importing(package: Package) -> AbstractContextManager[None]:
-    """Inside, whatever goes wrong is an UnsupportedError: the package is there, and cannot be used."""
+    """Turn any error of an import into an UnsupportedError: the package is installed but cannot be used."""
     return in_one_line(
         f"{package.name} {version_of(package.name)} is installed but cannot be imported",
         "; install a version that fits the installed torch and transformers, or choose another quantizer",
@@ -43,8 +43,8 @@ def importing(package: Package) -> AbstractContextManager[None]:
 
 
 def calibrated(moments: Moments | None, *, method: str) -> Moments:
-    """The moments, which a calibrated method cannot do without."""
-    assert moments is not None  # a layer without them is rounded to nearest
+    """Return the moments, which a calibrated method needs; DataError if they are not finite."""
+    assert moments is not None  # a layer without moments is rounded to nearest
     if not bool(moments.second.isfinite().all() and moments.mean_abs.isfinite().all()):
         raise DataError(
             f"{method} needs finite second moments of the layer's input, got infinities or NaN; "
@@ -55,16 +55,10 @@ def calibrated(moments: Moments | None, *, method: str) -> Moments:
 
 # --- imports that leave the process as it was -----------------------------------------------------
 
-_ENVIRONMENT = (
-    *("HF_HOME", "HF_HUB_CACHE", "HF_MODULES_CACHE", "TRANSFORMERS_CACHE"),
-    *("CUDA_DEVICE_ORDER", "PYTORCH_ALLOC_CONF", "ROCR_VISIBLE_DEVICES"),
-)
-"""What gptqmodel and the packages it brings set or delete when they are imported."""
-
 
 @contextmanager
 def silenced(log: logging.Logger) -> Iterator[None]:
-    """Keep a library's log to itself for a while."""
+    """Silence a library's log inside."""
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
@@ -75,7 +69,7 @@ def silenced(log: logging.Logger) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without warnings, neither in the log nor as Python knows them; its filters are as before afterwards."""
+    """Suppress warnings inside, both of the log and of Python, and restore the filters."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -87,16 +81,15 @@ def quiet() -> Iterator[None]:
 
 @functools.cache
 def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
-    """The part of gptqmodel that solves, and its log.
+    """Import the module of gptqmodel that quantizes, and its log.
 
-    Its import writes a banner, and sets caches, device order and the log level of the process, all undone here. It
-    also adds to PreTrainedModel what old checkpoints need; that stays, since it changes no attribute that a model
-    has, and gptqmodel needs it where it loads a checkpoint.
+    The import prints a banner and sets caches, device order and the log level of the process; all this is undone. It
+    also adds attributes to PreTrainedModel, which stay, as gptqmodel needs them to load old checkpoints.
     """
-    for name in ("transformers", "datasets"):  # they read the caches' places when imported
+    for name in ("transformers", "datasets"):  # they read the places of caches when they are imported
         if importlib.util.find_spec(name) is not None:
             importlib.import_module(name)
-    root, environment = logging.root, {name: os.environ.get(name) for name in _ENVIRONMENT}
+    root, environment = logging.root, dict(os.environ)
     level, handlers = root.level, root.handlers[:]
     try:
         with quiet(), importing(GPTQMODEL), redirect_stdout(io.StringIO()):
@@ -106,18 +99,16 @@ def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
     finally:
         root.setLevel(level)
         root.handlers[:] = handlers
-        for name, value in environment.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 @functools.cache
 def import_autoawq() -> ModuleType:
-    """The module of autoawq that searches and rounds.
+    """Import the module of autoawq that searches and rounds.
 
-    The package says farewell in a warning, and sets a filter that shows every deprecation first, so that ignoring
-    does not help; recording does, and takes the filter back afterwards.
+    The package warns that it is deprecated, and sets a filter that shows all deprecations, so ignoring them does not
+    help; recording does, and restores the filter.
     """
     with importing(AUTOAWQ), quiet():
         return importlib.import_module("awq.quantize.quantizer")

@@ -1,4 +1,4 @@
-"""The methods that make a scheme; a method's module is loaded when it is asked for."""
+"""The quantization methods of a scheme; a method's module is loaded when it is needed."""
 
 from pathlib import Path
 
@@ -11,15 +11,15 @@ from quantdrift.spec.grammar import at_width
 
 
 def methods_of(scheme: Scheme) -> dict[int, LayerQuantizer | None]:
-    """Width to what quantizes a layer to it, for every width that the scheme's layers may have; None for 16 bits."""
+    """Map every width that the scheme's layers may have to its method; 16 bits to None."""
     refuse_settings(scheme)
     methods = {bits: method_at(scheme, bits) for bits in scheme.widths}
-    stored_allocation(scheme)  # what is wrong with it would otherwise be said when the reference has answered
+    stored_allocation(scheme)  # read early, as errors would otherwise come after the reference has run
     return methods
 
 
 def method_at(scheme: Scheme, bits: int) -> LayerQuantizer | None:
-    """Return the method that quantizes a layer to one width, in everything else as a scheme says; None for 16 bits."""
+    """Return the method of a scheme at another width; None for 16 bits."""
     if bits == FULL_BITS:
         return None
     method: LayerQuantizer = QUANTIZERS[scheme.quantizer].method(at_width(scheme, bits))
@@ -27,6 +27,6 @@ def method_at(scheme: Scheme, bits: int) -> LayerQuantizer | None:
 
 
 def stored_allocation(scheme: Scheme) -> Allocation | None:
-    """The allocation of the file that `+allocation=` names; None where it names none."""
+    """Read the allocation that `+allocation=` names; None without that option."""
     given = scheme.option("allocation")
     return None if given is None else Allocation.read(Path(given).expanduser())

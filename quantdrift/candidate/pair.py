@@ -1,8 +1,8 @@
-"""A reference and a candidate, one of which answers at a time.
+"""A reference and a candidate, one of which is in place at a time.
 
-A quantized candidate is made in place and undone: the full-precision weights are put aside, quantized ones take their
-place, and on leaving they come back bit for bit. So a pair fits where one model fits. A candidate that somebody else
-made, or that is on a server, is a model of its own.
+A quantized candidate is made in place and undone: full-precision weights are put aside, quantized ones take their
+place, and on leaving they come back bit for bit. So a pair needs the memory of one model. A checkpoint of somebody
+else, or a model on a server, is a second model.
 """
 
 import sys
@@ -45,7 +45,7 @@ from quantdrift.spec.grammar import calibrates, parse_scheme
 
 Arm = Literal["reference", "candidate"]
 Model = EmbeddingModel | Classifier | CrossEncoderModel | EndpointEncoder
-"""One of two models: local, stored by somebody else, or on a server."""
+"""One of two models: loaded here, from a checkpoint, or on a server."""
 
 
 class QuantizedPair:
@@ -59,18 +59,18 @@ class QuantizedPair:
     True
 
     Attributes:
-        name: of the model.
-        scheme: how the candidate is made.
+        name: name of the model.
+        scheme: the scheme of the candidate.
         modules: the outermost torch modules of the model.
-        layers: the linear layers that are quantized; not a classification head's.
-        left_out: name to reason of the linear layers that are not.
-        allocation: what gave the layers their widths, where a criterion chose them.
-        stages: what changes the candidate's model beside the weights of these layers, by name.
-        vector_stages: what lies between the candidate's embeddings and what a search returns; none where that is exact
-            search of float32.
-        made: the layers that were calibrated; None where none were.
-        encoder: what runs the model, for `measure`; whoever measures may set another.
-        notes: what a run says of the model, one sentence each.
+        layers: the linear layers that are quantized, without a classification head.
+        left_out: names of the linear layers that are not quantized, to the reasons.
+        allocation: the allocation that a criterion chose, or None.
+        stages: the stages that change the candidate's model beside the weights of these layers, by name.
+        vector_stages: the stages between the candidate's embeddings and the results of a search; none for exact search
+            in float32.
+        made: the calibrated layers; None if there are none.
+        encoder: runs the model when the pair is measured; callers may replace it.
+        notes: sentences about the model for the output of a run.
     """
 
     def __init__(
@@ -85,17 +85,17 @@ class QuantizedPair:
 
         Args:
             modules: the model, or its outermost torch modules.
-            scheme: how the candidate is made, e.g. "W4-rtn".
-            name: of the model, for messages.
-            encoder: what runs the model, where the pair is to be measured.
+            scheme: the scheme of the candidate, e.g. "W4-rtn".
+            name: name of the model, for messages.
+            encoder: runs the model, if the pair is measured.
 
         Raises:
             SpecError: the scheme does not parse.
             UnsupportedError: the scheme is not available, there is nothing to quantize, or the model's tokenizer is
                 missing.
-            UnknownNameError: the scheme names a head that the model has not.
+            UnknownNameError: the scheme names a head that the model does not have.
             MissingExtraError: the library that quantizes is not installed.
-            DataError: the scheme names an allocation that is none for this model.
+            DataError: the scheme names an allocation of another model.
         """
         scheme = parse_scheme(scheme) if isinstance(scheme, str) else scheme
         self._methods = methods_of(scheme)
@@ -126,7 +126,7 @@ class QuantizedPair:
 
     @property
     def models(self) -> tuple[Any, ...]:
-        """The models that answer in either arm."""
+        """The models of both arms."""
         return (self.encoder,)
 
     @property
@@ -135,42 +135,42 @@ class QuantizedPair:
         return Similarity(self.encoder.similarity)
 
     def identify(self) -> dict[str, Any]:
-        """Describe where the model came from, as JSON values for the record of a run."""
+        """Return the origin of the model for the record of a run, as JSON values."""
         return {"canonical": self.encoder.source.canonical, "kind": self.encoder.source.kind}
 
     @property
     def query_only(self) -> bool:
-        """Whether the index stays at the reference."""
+        """Whether documents stay at the reference."""
         return self.scheme.query_only
 
     @property
     def by_batch(self) -> bool:
-        """Whether what the candidate makes of an input can depend on what else is in its batch."""
+        """Whether the candidate's result for an input can depend on the other inputs of its batch."""
         return any(stage.in_(self.scheme) and stage.depends_on_batch(self.scheme) for stage in STAGES.values())
 
     @property
     def needs_calibration(self) -> bool:
-        """Whether the candidate depends on inputs, which `prepare` then has to be given."""
+        """Whether the candidate depends on calibration inputs, which `prepare` then needs."""
         return calibrates(self.scheme)
 
     @property
     def needs_widths(self) -> bool:
-        """Whether widths have yet to be chosen; also where they were chosen for other data."""
+        """Whether widths still have to be chosen, for the first time or for other data."""
         return self._widths is None or not self._for_all_data
 
     def choose(self, widths: Sequence[int], *, by: Allocation | None = None, for_all_data: bool = True) -> None:
-        """Give every layer its width; what was prepared before is void.
+        """Give every layer its width; earlier calibration becomes void.
 
         Args:
-            widths: one per layer, 2 to 8 bits, or 16, which leaves its weight alone. A layer that is left out of the
-                choice may have another than the scheme offers.
-            by: what gave them, to be remembered.
-            for_all_data: whether they stay; False lets the next measurement choose anew.
+            widths: one per layer: 2 to 8 bits, or 16, which leaves its weight alone. A layer with a fixed width may
+                have one that the scheme does not offer.
+            by: the allocation that they come from, to be recorded.
+            for_all_data: whether they stay; False lets the next measurement choose again.
 
         Raises:
             RuntimeError: the candidate is in place.
-            UnsupportedError: the scheme has one width for all, the quantizer does not have one of these, or there are
-                more or fewer than layers.
+            UnsupportedError: the scheme has one width for all layers, the quantizer lacks one of these widths, or their
+                number is not that of the layers.
         """
         self._at_rest("choosing widths")
         uniform, n_layers = self.scheme.criterion is None, len(self.layers)
@@ -187,28 +187,28 @@ class QuantizedPair:
         """Digest of the full-precision weights.
 
         Raises:
-            RuntimeError: asked for while the candidate is in place.
+            RuntimeError: the candidate is in place.
         """
         self._at_rest("asking for the fingerprint, which is of the reference")
         return weights_fingerprint(self.modules)
 
     def candidate_fingerprint(self) -> str:
-        """Digest of the candidate's weights and input ranges, and of how it is run; only inside `candidate()`."""
+        """Return the digest of the candidate's weights, input ranges and other stages; only inside `candidate()`."""
         if not self._active:
             raise RuntimeError("there is no candidate outside candidate()")
         keys = {name: key for name, stage in self.stages.items() if (key := stage.key()) is not None}
-        brought = STAGES.versions(*(STAGES[name] for name in keys))  # other code may do other things
+        brought = STAGES.versions(*(STAGES[name] for name in keys))  # another version may compute other things
         parts = [weights_fingerprint(self.modules), *keys.values(), *chain(*brought.items())]
         return parts[0] if len(parts) == 1 else bytes_digest(" ".join(parts).encode(), size=16)
 
     @property
     def weight(self) -> torch.Tensor:
-        """A weight of the model, which tells device and number type; a static model has no linear layer."""
+        """A weight of the model, which has its device and number type; a static model has no linear layer."""
         return self.layers[0].parameter if self.layers else next(self.modules[0].parameters())
 
     @property
     def device(self) -> torch.device:
-        """The device that the model runs on."""
+        """The device of the model."""
         return self.weight.device
 
     @property
@@ -218,14 +218,14 @@ class QuantizedPair:
 
     @property
     def never_reached(self) -> list[str]:
-        """Names of layers that no observed forward pass used; all of them before the first."""
+        """Names of the layers that no observed forward pass used; all of them before the first pass."""
         # a few texts do not reach every expert of a mixture
         mixtures = {layer.inside for layer in self.layers if layer.name in self._reached and layer.expert is not None}
         return [x.name for x in self.layers if x.name not in self._reached and x.inside not in mixtures]
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Note which layers the forward passes inside use, and of quantized activations which they call."""
+        """Observe which layers the forward passes inside use."""
         with ExitStack() as stack:
             for stage in self.stages.values():
                 stack.enter_context(stage.observed())
@@ -236,25 +236,24 @@ class QuantizedPair:
     def calibrate(
         self, inputs: Sequence[Inputs], batch_size: int, *, source: str, root: Path | None, progress: Progress
     ) -> None:
-        """Draw a sample of inputs and `prepare` with it, where the scheme needs that."""
+        """Draw a sample of inputs and `prepare` with it, if the scheme needs that."""
         if self.needs_calibration:
             sample = draw_sample(self.encoder, inputs, self.scheme, batch_size, source=source)
             self.prepare(sample, root=root, progress=progress)
 
     def prepare(self, sample: Sample, *, root: Path | None, progress: Progress) -> None:
-        """Quantize the layers on calibration inputs; the model is the reference again afterwards.
+        """Quantize the layers on calibration inputs; afterwards the model is the reference again.
 
-        Where the scheme needs no calibration, or was prepared on the same inputs, nothing happens.
+        Nothing happens if the scheme needs no calibration or was prepared on the same inputs.
 
         Args:
             sample: calibration inputs.
             root: folder to keep finished layers in, so that none is made twice; None keeps nothing.
-            progress: where progress is shown.
+            progress: display of progress.
 
         Raises:
             RuntimeError: the candidate is in place.
-            QuantDriftError: the method cannot quantize a layer, widths are to be chosen and were not, or the disk is
-                full.
+            QuantDriftError: the method cannot quantize a layer, widths have not been chosen, or the disk is full.
         """
         self._at_rest("calibrating")
         if not self.needs_calibration:
@@ -264,7 +263,7 @@ class QuantizedPair:
             return
         self.made = None
         methods = [self._methods[bits] for bits in widths]
-        with self.under_layers():  # layers see what comes out of these
+        with self.under_layers():  # their outputs are inputs of the layers
             made = make_layers(
                 self.scheme,
                 self.modules,
@@ -282,12 +281,11 @@ class QuantizedPair:
 
     @contextmanager
     def candidate(self) -> Iterator[None]:
-        """Inside, the model is the candidate; on leaving, the reference again, bit for bit.
+        """Inside, the model is the candidate; on leaving, it is the reference again, bit for bit.
 
         Raises:
             RuntimeError: the candidate is in place already.
-            UnsupportedError: the scheme needs calibration and was not prepared, or widths are to be chosen and were
-                not.
+            UnsupportedError: the scheme needs calibration and was not prepared, or widths have not been chosen.
         """
         with ExitStack() as stack:
             stack.enter_context(saved_weights(self.layers))
@@ -302,7 +300,7 @@ class QuantizedPair:
 
     @contextmanager
     def under_layers(self, under: bool = True) -> Iterator[None]:
-        """Inside, those stages are in place that linear layers are calibrated with, or the others; layers as before."""
+        """Inside, the stages that linear layers are calibrated with are in place, or all others if `under` is False."""
         with ExitStack() as stack:
             for name, stage in self.stages.items():
                 if STAGES[name].before_layers is under:
@@ -311,11 +309,11 @@ class QuantizedPair:
 
     @property
     def batch_size(self) -> int | None:
-        """Batch size of the candidate; None where it is the reference's."""
+        """Batch size of the candidate; None if it is the reference's."""
         return next((size for stage in self.stages.values() if (size := stage.batch_size) is not None), None)
 
     def candidate_layers(self) -> Iterator[LayerCandidate]:
-        """Make the candidate of each layer, one after another, from the reference's weights.
+        """Yield the candidate of each layer, made one after another from the reference's weights.
 
         Raises:
             RuntimeError: the candidate is in place.
@@ -337,7 +335,7 @@ class QuantizedPair:
             yield LayerCandidate(name=layer.name, quantized=quantized)
 
     def take(self, layers: Sequence[LayerCandidate]) -> None:
-        """Have the layers that another process has calibrated for the same weights."""
+        """Take layers that another process has calibrated for the same weights."""
         self._at_rest("taking layers")
         sample = Sample(batches=[], key=None, record={})
         of = (self.fingerprint, self.runtime)
@@ -348,7 +346,7 @@ class QuantizedPair:
             raise RuntimeError(f"the candidate is in place; leave candidate() before {before}")
 
     def _chosen(self) -> list[int]:
-        """The width of every layer."""
+        """Return the width of every layer."""
         if self._widths is None:
             raise UnsupportedError(
                 f"the criterion of {self.scheme} chooses the layers' widths, and that has not "
@@ -357,7 +355,7 @@ class QuantizedPair:
         return self._widths
 
     def bits(self, widths: Sequence[int] | None = None) -> BitsReport:
-        """Bits per weight of the candidate, over its quantized layers and over all parameters; or at other widths."""
+        """Return bits per weight of the candidate, or of other widths."""
         scheme = self.scheme
         return count_bits(
             self.modules,
@@ -373,10 +371,10 @@ class QuantizedPair:
         return [stored for stage in self.stages.values() for stored in stage.bits()]
 
     def describe(self) -> dict[str, Any]:
-        """Describe how the candidate was made, as JSON values for the record of a run."""
+        """Describe the quantization of the candidate for the record of a run, as JSON values."""
         described: dict[str, Any] = {"quantizer": self.scheme.quantizer}
         methods = [method for method in self._methods.values() if method is not None]
-        for quantizer in methods[:1]:  # the others differ in width alone
+        for quantizer in methods[:1]:  # the others only differ in width
             described |= quantizer.describe()
         if self.allocation is not None:
             described["allocation"] = summary(self.allocation)
@@ -390,9 +388,9 @@ class QuantizedPair:
 
 
 class TwoModels:
-    """Two models of which one answers at a time; used as a `QuantizedPair` is.
+    """Two models, one of which is in place at a time, with the interface of a `QuantizedPair`.
 
-    Nothing is made here, so there are no widths to choose and nothing to calibrate.
+    There are no widths to choose and nothing to calibrate.
     """
 
     query_only = needs_widths = needs_calibration = False
@@ -401,7 +399,7 @@ class TwoModels:
     batch_size: int | None = None
 
     def __init__(self, reference: Model, candidate: Model, *, device: torch.device) -> None:
-        """Pair them; both keep their weights."""
+        """Pair two models, which both keep their weights."""
         self.reference, self.candidate_model, self.device = reference, candidate, device
         self.encoder: Model = reference
         self.similarity: Similarity = reference.similarity or candidate.similarity or Similarity.COSINE
@@ -410,31 +408,31 @@ class TwoModels:
 
     @property
     def models(self) -> tuple[Model, Model]:
-        """The models that answer in either arm."""
+        """The models of both arms."""
         return self.reference, self.candidate_model
 
     @property
     def by_batch(self) -> bool:
-        """Whether what the candidate makes of an input can depend on what else is in its batch."""
+        """Whether the candidate's result for an input can depend on the other inputs of its batch."""
         return self.candidate_model.by_batch
 
     def identify(self) -> dict[str, Any]:
-        """Describe where both models came from, as JSON values for the record of a run."""
+        """Return the origin of both models for the record of a run, as JSON values."""
         return {**self.reference.identify(), "candidate": self.candidate_model.identify()}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on both models, one sentence each."""
+        """Notes on both models."""
         return (*self.reference.notes, *self.candidate_model.notes)
 
     @property
     def layers(self) -> Sequence[str] | None:
-        """Names of the candidate's quantized layers; None where they cannot be seen."""
+        """Names of the candidate's quantized layers; None if unknown."""
         return self.candidate_model.layers
 
     @property
     def never_reached(self) -> list[str] | None:
-        """Names of the reference's layers that the candidate packs and no observed pass used."""
+        """Names of the reference's layers that are packed in the candidate and that no observed pass used."""
         if self.layers is None or not self.reference.modules:
             return None
         # sentence-transformers keeps a transformer in 0.model
@@ -457,7 +455,7 @@ class TwoModels:
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Note which of the reference's layers the forward passes inside use."""
+        """Observe which layers of the reference the forward passes inside use."""
         with WeightUse(self._linears) as use:
             yield
         self._reached |= use.used
@@ -465,22 +463,22 @@ class TwoModels:
     def calibrate(
         self, inputs: Sequence[Inputs], batch_size: int, *, source: str, root: Path | None, progress: Progress
     ) -> None:
-        """Nothing: the candidate was calibrated by whoever made it."""
+        """Do nothing: the candidate is finished."""
 
     @contextmanager
     def candidate(self) -> Iterator[None]:
-        """Inside, the candidate answers; on leaving, the reference again."""
+        """Inside, the candidate is in place; on leaving, the reference."""
         if self.encoder is self.candidate_model:
             raise RuntimeError("the candidate is in place already")
         self.encoder = self.candidate_model
         try:
-            with redirect_stdout(sys.stderr):  # kernels talk at the first call
+            with redirect_stdout(sys.stderr):  # kernels print at the first call
                 yield
         finally:
             self.encoder = self.reference
 
     def bits(self) -> BitsReport | None:
-        """Bits per weight of the candidate; None where they are not known."""
+        """Return bits per weight of the candidate; None if unknown."""
         return self.candidate_model.bits()
 
     def describe(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a quantizer takes and what it gives: one weight matrix, and codes on a grid."""
+"""The interface of quantizers: they turn one weight matrix into codes on a grid."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def n_groups(in_features: int, group_size: int | None) -> int:
-    """Number of groups in a row; the last may be shorter.
+    """Return the number of groups in a row; the last may be shorter.
 
     >>> n_groups(384, 128), n_groups(100, 64), n_groups(384, None)
     (3, 2, 1)
@@ -18,7 +18,7 @@ def n_groups(in_features: int, group_size: int | None) -> int:
 
 
 def group_absmax(weight: Tensor, group_size: int | None) -> Tensor:
-    """Largest absolute weight of every group of input weights, [out_features, n_groups]."""
+    """Return the largest absolute weight of every group of input weights, [out_features, n_groups]."""
     in_features = weight.shape[1]
     size = group_size or in_features
     missing = n_groups(in_features, group_size) * size - in_features
@@ -39,7 +39,7 @@ class Moments:
         second: float32 [in_features, in_features], mean over tokens of x x^T.
         mean_abs: float32 [in_features], mean over tokens of |x|.
         absmax: largest |x| of any feature of any token.
-        n_tokens: how many there were; 0 says that the layer was never reached, and then the rest is zeros.
+        n_tokens: number of tokens; 0 if the layer was never reached, and then all moments are zeros.
     """
 
     second: Tensor
@@ -52,22 +52,21 @@ class Moments:
 class QuantizedWeight:
     """A weight matrix as integer codes on a grid.
 
-    weight = (code - zero_point) * scale / input_scaling, with scale and zero_point of the code's group; where the grid
-    has levels of its own, levels[code + n_levels // 2] stands for the code. Columns are grouped in their order, or in
-    that of `permutation`.
+    weight = (code - zero_point) * scale / input_scaling, with scale and zero_point of the code's group. On a grid with
+    `levels`, levels[code + n_levels // 2] takes the place of the code. Columns are grouped in their order or in that of
+    `permutation`.
 
     Attributes:
-        codes: int8 [out_features, in_features], columns in the order of the weight's.
+        codes: int8 [out_features, in_features], columns in the order of the weight matrix.
         scale: float32 [out_features, n_groups].
         bits: width of a code; codes lie in [-2^(bits-1), 2^(bits-1) - 1].
-        group_size: input weights that share a scale, None for the whole row; the last group may be shorter.
+        group_size: input weights that share a scale; None for the whole row. The last group may be shorter.
         zero_point: float32 [out_features, n_groups], in units of codes; None for a symmetric grid.
         permutation: int64 [in_features], the order in which columns were quantized and grouped: column permutation[i]
             is in group i // group_size. None for the given order.
-        input_scaling: float32 [in_features], positive; what weights were multiplied by before they were rounded. None
-            for ones.
-        levels: float32 [n_levels], ascending, the numbers of a format; None for whole numbers.
-        notes: what the method has to say of this layer, such as the share of soft weights left.
+        input_scaling: float32 [in_features], positive factors of the weights before rounding; None for ones.
+        levels: float32 [n_levels], ascending, the numbers of a format; None for integers.
+        notes: figures of the method for this layer, such as the share of soft weights left.
     """
 
     codes: Tensor
@@ -81,7 +80,7 @@ class QuantizedWeight:
     notes: Mapping[str, float] = field(default_factory=dict)
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
-        """Return the weights that the codes stand for: [out_features, in_features] in `dtype`."""
+        """Return the weights of the codes: [out_features, in_features] in `dtype`."""
         codes = self.codes.to(torch.float32)
         if self.levels is not None:
             codes = self.levels[self.codes.to(torch.int32) + len(self.levels) // 2]
@@ -93,7 +92,7 @@ class QuantizedWeight:
         return weight.to(dtype)
 
     def to(self, device: torch.device) -> Self:
-        """Move it to another device."""
+        """Return it on another device."""
         moved: dict[str, Any] = {
             part.name: value.to(device)
             for part in fields(self)
@@ -102,13 +101,13 @@ class QuantizedWeight:
         return replace(self, **moved)
 
     def of_column(self, per_group: Tensor) -> Tensor:
-        """A value of every group, [out_features, n_groups], for every column, [out_features, in_features]."""
+        """Repeat a value per group, [out_features, n_groups], for every column, [out_features, in_features]."""
         in_order = spread(per_group, self.codes.shape[1], self.group_size)
         return in_order if self.permutation is None else in_order[:, torch.argsort(self.permutation)]
 
 
 class LayerQuantizer(Protocol):
-    """A method: quantizes one weight matrix at a time, and knows no model.
+    """A method that quantizes one weight matrix at a time, without knowing the model.
 
     Attributes:
         needs_moments: whether `quantize` needs the moments of the layer's input.
@@ -121,5 +120,5 @@ class LayerQuantizer(Protocol):
         ...
 
     def describe(self) -> dict[str, str]:
-        """Describe the method for the record of a run: backend, library version, grid; and keys a cache."""
+        """Describe the method for the record of a run and for the key of a cache: backend, library version, grid."""
         ...

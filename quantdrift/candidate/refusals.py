@@ -1,14 +1,7 @@
-"""What is refused before anything is loaded: without torch, so in a fraction of a second."""
+"""Refusals before anything is loaded: they need no torch, so they take a fraction of a second."""
 
-import ctypes
-import re
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
-from quantdrift.base.display import shown
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.extras import refuse_missing, version_of
+from quantdrift.base.extras import refuse_missing
 from quantdrift.builtin.weights import CHOICE
 from quantdrift.candidate.calibration.sample import calibration_texts
 from quantdrift.data.images import Kind
@@ -16,21 +9,17 @@ from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES
-from quantdrift.models.files.checkpoint import full_precision
+from quantdrift.models.files.checkpoint import full_precision_source
 from quantdrift.models.files.model_files import format_of
 from quantdrift.models.files.named import resolve
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import Spec, Versus, calibrates, chooses, is_endpoint, known_options, options_of, parse
 
-_DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "mtia", "xla")
-_BUILD = re.compile(r"^(cuda|hip)\b[^=\n]*= '", re.MULTILINE)
-"""What torch's version.py says of a build for NVIDIA's or AMD's devices; torch calls both cuda."""
-
-# --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
+# --- options (`+KEY=VALUE`) of a scheme --------------------------------------------------------
 
 
 def refuse_settings(scheme: Scheme) -> None:
-    """Refuse a setting that would have no effect."""
+    """Refuse an option that would have no effect."""
     there = [stage for stage in STAGES.values() if stage.in_(scheme)]
     for stage in there:
         if (problem := stage.check(scheme)) is not None:
@@ -57,38 +46,11 @@ def refuse_settings(scheme: Scheme) -> None:
         raise UnsupportedError(f"{backend} does no {scheme.quantizer}; expected +backend={' or '.join(packages)}")
 
 
-# --- What is refused before anything is loaded: without torch, so in a fraction of a second -------
-
-
-def check_device(name: str) -> None:
-    """Refuse a device that cannot be there, as far as files tell; whether it works is asked of torch, once loaded."""
-    kind, torch, why = name.partition(":")[0], find_spec("torch"), None
-    if kind not in _DEVICES:
-        why = "torch calls a GPU cuda, or mps on a Mac"
-    elif kind == "mps" and sys.platform != "darwin":
-        why = "only a Mac has it"
-    elif kind == "cuda" and torch is not None and torch.origin is not None:
-        build = _BUILD.search(Path(torch.origin).with_name("version.py").read_text(encoding="utf-8"))
-        if build is None:
-            why = f"torch {version_of('torch')} is built without it"
-        elif build[1] == "cuda" and sys.platform == "linux" and not _loads("libcuda.so.1"):
-            why = "there is no NVIDIA driver"
-    if why is not None:
-        raise UnsupportedError(
-            f"the device {shown(name)} cannot be used here: {why}; expected cpu, or one that is there"
-        )
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
+# --- pairs, specs and data ------------------------------------------------------------------------
 
 
 def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, loaded: bool = False) -> None:
-    """Refuse a pair that cannot be measured on data of this kind."""
+    """Refuse a pair that cannot be measured on these data."""
     classes = isinstance(dataset, ClassificationDataset)
     if isinstance(dataset, RetrievalDataset) and "image" in dataset.kinds:
         if reranks:
@@ -115,7 +77,7 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, 
 
 
 def check_spec(spec: Spec, *, loaded: bool = False) -> None:
-    """Refuse a spec that no data can be measured with."""
+    """Refuse a spec that cannot be measured on any data."""
     refuse_settings(spec.scheme)
     packages, backend = QUANTIZERS[spec.scheme.quantizer].packages, spec.scheme.option("backend")
     named = [package for package in packages if package.name == backend]
@@ -125,11 +87,11 @@ def check_spec(spec: Spec, *, loaded: bool = False) -> None:
         if stage.in_(spec.scheme):
             stage.refuse(spec.scheme)
     if not loaded:
-        full_precision(spec.model)
+        full_precision_source(spec.model)
 
 
 def read_candidate(text: str, *, has_data: bool) -> Spec:
-    """Read a spec whose candidate is a model by itself and can be made; `has_data` to calibrate on."""
+    """Read a spec whose candidate is a model that can be made, with or without data to calibrate on."""
     spec = parse(text)
     if spec.scheme.query_only or options_of(spec.scheme, "vectors"):
         raise UnsupportedError(f"{spec}: expected a candidate that is a model; leave what is stored and +query out")
@@ -139,7 +101,7 @@ def read_candidate(text: str, *, has_data: bool) -> Spec:
 
 
 def refuse_uncalibrated(spec: Spec, *, has_data: bool) -> None:
-    """Refuse a scheme that is calibrated, where there is nothing to calibrate on."""
+    """Refuse a calibrated scheme if there is nothing to calibrate on."""
     if calibrates(spec.scheme) and not has_data and calibration_texts(spec.scheme) is None:
         raise UnsupportedError(
             f"{spec.scheme.quantizer} is calibrated on documents, and none were given; expected "
@@ -162,13 +124,13 @@ def refuse_for_classes(spec: Spec, kind: Kind) -> None:
 
 
 def refuse_batches(scheme: Scheme, why: str) -> None:
-    """Refuse what says how texts are put together, where somebody else does that."""
+    """Refuse options about batches if a harness forms the batches."""
     if wrong := [key for key, _ in scheme.options if known_options()[key].sets_batches]:
         raise UnsupportedError(f"{scheme}: +{wrong[0]}= is for quantdrift run: {why}; leave it out")
 
 
 def refuse_deployment(scheme: Scheme, why: str) -> None:
-    """Refuse stored embeddings and indexes where there are none."""
+    """Refuse options about stored embeddings and indexes where a model has none."""
     if wrong := options_of(scheme, "vectors"):
         raise UnsupportedError(f"{scheme}: {', '.join(wrong)} is of searches over embeddings, and {why}; leave it out")
 

@@ -1,4 +1,4 @@
-"""What a stage does that changes a model, and undoes it; `scoring.stages` has those of a search."""
+"""The interface of stages that change a model and undo that; `scoring.stages` has the stages of a search."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class StagedModel(Protocol):
     """The model whose candidate a stage works on; `QuantizedPair` is one.
 
     Attributes:
-        name: of the model, for messages.
+        name: name of the model, for messages.
         modules: the outermost torch modules.
         layers: the linear layers that are quantized.
-        left_out: name to reason of the linear layers that are not.
-        encoder: what runs the model.
-        notes: what a run says of the model, one sentence each; a stage adds its own.
-        made: the layers that were calibrated; None where none were.
+        left_out: names of the linear layers that are not quantized, to the reasons.
+        encoder: runs the model.
+        notes: sentences about the model for the output of a run; a stage adds its own.
+        made: the calibrated layers; None if there are none.
     """
 
     name: str
@@ -44,56 +44,56 @@ class StagedModel(Protocol):
 
     @property
     def weight(self) -> torch.Tensor:
-        """A weight of the model, which tells device and number type."""
+        """A weight of the model, which has its device and number type."""
 
     @property
     def device(self) -> torch.device:
-        """The device that the model runs on."""
+        """The device of the model."""
 
     def under_layers(self) -> AbstractContextManager[None]:
-        """Inside, the stages are in place that linear layers are calibrated with."""
+        """Inside, the stages that linear layers are calibrated with are in place."""
 
 
 class ModelStage:
     """A stage that changes a model beside the weights of its linear layers, for one candidate.
 
     Attributes:
-        scheme: that has it.
-        pair: the model whose candidate it changes; all of it but `made` is there in the constructor.
-        reaches: paths of modules that it changes with others, beside those that it is about.
-        batch_size: of the candidate, where it is another than the reference's.
+        scheme: the scheme with the stage.
+        pair: the model whose candidate it changes; in the constructor all of it but `made` is set.
+        reaches: paths of further modules that change with the stage's own.
+        batch_size: batch size of the candidate; None if it is the reference's.
     """
 
     reaches: Collection[str] = ()
     batch_size: int | None = None
 
     def __init__(self, scheme: Scheme, pair: StagedModel) -> None:
-        """Find what it changes; raise UnsupportedError where there is nothing."""
+        """Find the parts to change; raise UnsupportedError if there are none."""
         self.scheme, self.pair = scheme, pair
 
     def applied(self) -> AbstractContextManager[Any]:
-        """Inside, the model is changed; on leaving it is as it was, bit for bit."""
+        """Inside, the model is changed; on leaving, it is restored bit for bit."""
         raise NotImplementedError
 
     def observed(self) -> AbstractContextManager[Any]:
-        """Inside, forward passes of the reference are looked at for what it covers."""
+        """Inside, the stage observes forward passes of the reference."""
         return nullcontext()
 
     def prepared(self, made: MadeLayers, *, root: Path | None, progress: Progress) -> MadeLayers:
-        """Fit it to the sample that the layers were made on; return the layers as they are with it."""
+        """Fit the stage to the sample that the layers were calibrated on; return the layers with its changes."""
         del root, progress
         return made
 
     def key(self) -> str | None:
-        """Return what decides outputs beside the weights that are in place; None where these decide alone."""
+        """Return all that decides outputs beside the weights in place; None if these decide alone."""
         return str(self.scheme)
 
     def record(self) -> Mapping[str, Any]:
-        """Describe the stage for "quantization" in run.json."""
+        """Return entries of the stage for "quantization" in run.json."""
         raise NotImplementedError
 
     def bits(self) -> Sequence[StoredBits]:
-        """Parameters that take other bits than at full precision."""
+        """Return the parameters that take other bits than at full precision."""
         return ()
 
 
@@ -101,7 +101,7 @@ class ModelStage:
 
 
 def model_stages(scheme: Scheme, pair: StagedModel) -> dict[str, ModelStage]:
-    """The stages that change the candidate's model, by name, in order."""
+    """Make the stages of a scheme that change the candidate's model, by name, in order."""
     return {
         name: stage.make(scheme, pair)
         for name, stage in STAGES.items()
@@ -110,6 +110,6 @@ def model_stages(scheme: Scheme, pair: StagedModel) -> dict[str, ModelStage]:
 
 
 def options_under_layers(scheme: Scheme) -> list[tuple[str, str]]:
-    """The options that change what linear layers are calibrated on."""
+    """Return the options that change the inputs of linear layers in calibration."""
     keys = {key for stage in STAGES.values() if stage.before_layers for key in stage.options}
     return [option for option in scheme.options if option[0] in keys]

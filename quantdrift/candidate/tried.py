@@ -22,7 +22,7 @@ _ROWS, _DIM = 64, 32
 
 
 def embedded(model: object) -> np.ndarray[Any, Any] | None:
-    """Embeddings of two texts; None of what embeds no texts, or makes several rows of each."""
+    """Embed two texts; None for a model that embeds no texts or makes several rows of each."""
     if not isinstance(model, EmbeddingModel) or "text" not in model.takes:
         return None
     vectors = model.encode(_TEXTS, "query", len(_TEXTS))
@@ -35,12 +35,12 @@ def embedded(model: object) -> np.ndarray[Any, Any] | None:
 def try_parts(
     scheme: Scheme, encoder: Any, stages: Mapping[str, ModelStage], methods: Sequence[LayerQuantizer]
 ) -> None:
-    """Try the parts of other packages that a candidate takes: its quantizer, and its stages.
+    """Try the quantizer and the stages of a candidate that come from other packages.
 
-    Of a stage between embeddings and answers an index is not built: it may need more documents than a trial has.
+    An index is not built, as it may need more documents than a trial has.
 
     Raises:
-        UnsupportedError: one fails, or gives something other than it should; the line names package and part.
+        UnsupportedError: a part fails or gives a wrong result; the line names package and part.
     """
     quantizer = QUANTIZERS[scheme.quantizer]
     for method in methods if QUANTIZERS.versions(quantizer) else ():
@@ -81,7 +81,7 @@ def _through(stage: Any, dim: int, similarity: Similarity) -> None:
 
 
 def _expect(value: object, kind: type, shape: tuple[int, ...] | None = None, *, finite: Any = None) -> None:
-    """Refuse what is of another type or shape, or holds numbers that are not finite."""
+    """Refuse a value of another type or shape, or with numbers that are not finite."""
     if not isinstance(value, kind):
         raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
     there = tuple(getattr(value, "shape", ()))

@@ -1,6 +1,6 @@
-"""The command line: what `quantdrift --help` says, and how every command ends.
+"""The command line: the help of `quantdrift`, the loading of commands, and their exit codes.
 
-A command is the function `command` of the module of its name, or of the feature of its name; it is imported when it
+A command is the function `command` in the module of its name, or in the feature of its name; it is imported when it
 is called.
 """
 
@@ -30,36 +30,36 @@ USAGE, INTERRUPTED = 2, 130
 GROUPS: dict[str, dict[str, str]] = {
     "Measure": {
         "run": "Measure MODEL@SCHEME on a corpus, or on labelled inputs.",
-        "study": "Many models, schemes and corpora; goes on where it stopped.",
+        "study": "Measure many models, schemes and corpora; resumes where it stopped.",
     },
     "Read finished runs": {
         "show": "The changed inputs of a run, with their texts.",
-        "report": "A run or a study as a page for a browser.",
+        "report": "Write a run or a study as a page for a browser.",
         "diff": "What changed between any two finished runs?",
         "compare": "Is run B worse than run A, or no worse?",
     },
     "Trust and repair": {},
-    "Guard": {"gate": "Pass or fail, against rules and a baseline."},
+    "Guard": {"gate": "Pass or fail a run, by rules and a baseline."},
     "Look around": {
-        "mteb": "mteb's own command, without the hook.",
-        "lm-eval": "lm-eval's own command, without the hook.",
+        "mteb": "mteb's own command, where the start-up hook is off.",
+        "lm-eval": "lm-eval's own command, where the start-up hook is off.",
     },
 }
-"""What a user wants, to the commands of the core for it; features add theirs."""
+"""Title of a group in the help to the core's commands in it, with a line on each; features add theirs."""
 PANELS = ("Data", "", "Model", "Servers", "A corpus in shards", "Two finished runs")
-"""The parts that the options of a command's help stand in, those that everybody needs first."""
+"""Groups of options in the help of a command, in order."""
 _MODULES = {"mteb": "harness", "lm-eval": "harness"}
 _NO_OUTPUT = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """The command of a feature, which lies in its module `command`.
+    """The command of a feature: the function `command` in its module `command`.
 
     Attributes:
-        group: title of the part of the help that it stands in; a form of another command has none.
-        help: one line; that of ours is the docstring of their package.
-        form_of: the command that it is a form of, `quantdrift FORM_OF --NAME`; it has no line in the help then.
+        group: title of its group in the help; empty for a form of another command.
+        help: its line in the help; for our own features the docstring of their package.
+        form_of: name of the command that it is a form of, called as `quantdrift FORM_OF --NAME`.
     """
 
     group: str = ""
@@ -73,14 +73,14 @@ FEATURES: Registry[Command] = Registry(
 
 
 class Interrupted(Exception):  # noqa: N818 -- not an error
-    """Ctrl-C in a command that says what is left of its work, and how to go on."""
+    """Ctrl-C in a command; the message says what is kept, and how to go on."""
 
 
 class InPanels(TyperCommand):
-    """A command whose help has its options in parts."""
+    """A command whose help shows its options in groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, then one part after another."""
+        """Arguments, then one group after another."""
         parts: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{panel: [] for panel in PANELS}}
         for param in self.get_params(ctx):
             panel = getattr(param, "rich_help_panel", None) or ""
@@ -93,7 +93,7 @@ class InPanels(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """Imports a command when it is called, or its help is asked for."""
+    """The commands; each is imported when it is called, or its help is shown."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -104,12 +104,12 @@ class Commands(TyperGroup):
         for name, command in FEATURES.items():
             if command.form_of is None:
                 self.groups.setdefault(command.group, {})[name] = command.help or ""
-        # only the names: for what is nearest to a name that is not known
+        # the names alone, from which an unknown name gets a suggestion
         self.commands: Any = {name: None for group in self.groups.values() for name in group}
         self.commands |= dict.fromkeys(self.forms)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that arguments name, or a form of it: `report --card`."""
+        """The command that the arguments name, or a form of it, such as `report --card`."""
         for form in self.forms:
             name, flag = form.split()
             if args[0] == name and flag in args[1:]:
@@ -119,7 +119,7 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a name."""
+        """Import the command of a name; None if there is none."""
         if cmd_name not in self.commands:
             return None
         feature = FEATURES.module(self.forms.get(cmd_name, cmd_name))
@@ -139,7 +139,7 @@ class Commands(TyperGroup):
         return get_command(alone)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """One line each, grouped."""
+        """One line for each command, in groups."""
         width = max(len(name) for commands in self.groups.values() for name in commands)
         for title, commands in self.groups.items():
             with formatter.section(title):
@@ -176,20 +176,20 @@ def _options(
 
 
 def main() -> None:
-    """Run what sys.argv says, to an exit code."""
+    """Run the command that sys.argv names, and exit."""
     ended(app, "quantdrift")
 
 
 def ended(app: typer.Typer, name: str) -> NoReturn:
-    """Run a command line to its exit code: whatever goes wrong becomes one line on standard error."""
+    """Run a command line and exit; an error becomes one line on standard error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # not every encoding has the lines of tables
+            stream.reconfigure(errors="replace")  # some encodings lack the lines of tables
     try:
         code = _run(app, name, sys.argv[1:])
         flush()
-    except Interrupted as left:
-        complain(f"interrupted; {left}")
+    except Interrupted as interruption:
+        complain(f"interrupted; {interruption}")
         code = INTERRUPTED
     except BrokenPipeError:
         let_go(sys.stdout)  # the reader (head, less) has gone; leave quietly, as other tools do
@@ -213,7 +213,7 @@ def _run(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
             _refuse_unquoted(arguments)
             code = app(prog_name=name, standalone_mode=False)
     except Exception as error:
-        show = getattr(error, "show", None)  # typer's errors of usage have it
+        show = getattr(error, "show", None)  # typer's usage errors have it
         if show is None:
             raise
         if type(error).__name__ == "MissingParameter":
@@ -229,12 +229,12 @@ def _run(app: typer.Typer, name: str, arguments: Sequence[str]) -> int:
 
 
 def _missing(error: Any) -> str:
-    """What a command lacks, in one line; of a run, which is the newest."""
+    """The argument or option that a command lacks, in one line."""
     command, param = str(error.ctx.command_path), error.param
-    sign = param.metavar if param.param_type_name == "argument" else param.opts[0]
-    newest = _newest_for(sign)
+    name = param.metavar if param.param_type_name == "argument" else param.opts[0]
+    newest = _newest_for(name)
     example = "" if newest is None else f"; the newest run here: {command} {shlex.quote(str(newest))}"
-    said = f"{command.partition(' ')[2]} expects {sign}: {(param.help or '').rstrip('.')}"
+    said = f"{command.partition(' ')[2]} expects {name}: {(param.help or '').rstrip('.')}"
     return f"{said}{example} (more: {command} --help)"
 
 
@@ -248,7 +248,7 @@ def _newest_for(metavar: str) -> Path | None:
 
 
 def _refuse_unquoted(arguments: Sequence[str]) -> None:
-    """Refuse `run minilm vs ./other`, of which the shell makes three arguments; says how to quote."""
+    """Refuse `run minilm vs ./other`, of which the shell makes three arguments, and show the quotes."""
     if arguments[:1] in (["run"], ["gate"]) and "vs" in arguments[2:-1]:
         at = arguments.index("vs", 2)
         before, after = arguments[at - 1], arguments[at + 1]
@@ -257,7 +257,7 @@ def _refuse_unquoted(arguments: Sequence[str]) -> None:
 
 
 def tell_crash(error: Exception) -> None:
-    """Say in one line what nobody saw coming; the tests let it through instead."""
+    """Report an unforeseen error in one line; the tests replace this to see it raised."""
     if isinstance(error, OSError) and error.filename is None and error.errno in _NO_OUTPUT:
         let_go(sys.stdout)
         complain(f"the output could not be written: {error.strerror}")

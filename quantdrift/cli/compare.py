@@ -1,4 +1,4 @@
-"""`quantdrift compare`: two runs of one reference, input by input, without torch."""
+"""`quantdrift compare`: compare two runs of one reference, input by input, without torch."""
 
 from pathlib import Path
 
@@ -25,26 +25,27 @@ from quantdrift.show.output import Output
 def command(
     *,
     a: Path = argument("A: The run to compare with, e.g. of MODEL@W4-g64."),
-    b: Path = argument("B: The run asked about, e.g. of MODEL@W4-channel, on the same data."),
+    b: Path = argument("B: The run that is judged, e.g. of MODEL@W4-channel, on the same data."),
     metric: list[str] | None = option(METRIC),
     margin: float | None = share_option(
-        "X: By how much B may be worse, in the metric's own unit: 0.02 is 2 percentage points of a rate, or 0.02 "
-        "of nDCG. With it the verdict is whether B is shown to be no worse by that much; without it, only whether"
-        " a difference is shown."
+        "X: By how much B may be worse, in the metric's own unit: 0.02 is 2 percentage points of a rate, or 0.02 of "
+        "nDCG. The verdict is then whether B is shown to be no worse by that much; by default it is only whether a "
+        "difference is shown."
     ),
     alpha: float = share_option("P: Accepted chance of a wrong verdict, over all metrics together.", default=0.05),
     tolerance: float | None = share_option(TOLERANCE),
     mean_tolerance: float | None = share_option(MEAN_TOLERANCE),
     seed: int = option(SEED, default=0),
 ) -> Output:
-    """Two candidates of one reference on the same inputs: is B worse than A, or no worse?
+    """Compare two candidates of one reference on the same inputs: is B worse than A, or no worse?
 
-    Input by input, with exact or resampling tests, adjusted for the number of metrics. "No difference shown" is not
-    "no difference": give --margin to ask whether B is no worse. The exit code is 0 whatever the verdict.
+    The tests are exact or by resampling, input by input, and adjusted for the number of metrics. "No difference shown"
+    is not "no difference": with --margin you ask whether B is no worse. The exit code is 0 whatever the verdict.
 
-    Without -m: flip@1, gold_lost, ndcg@10, recall, mrr@10 and separation, where defined; on classification data
-    flip@1, gold_lost@1, accuracy and separation. A verdict get flip@1, gold_lost@10, ndcg@10 and accuracy, by the tests
-    of quantdrift gate; the others are shown with their intervals. What -m names gets a verdict.
+    The default metrics are flip@1, gold_lost, ndcg@10, recall, mrr@10 and separation, where defined; on classification
+    data flip@1, gold_lost@1, accuracy and separation. Of these, flip@1, gold_lost@10, ndcg@10 and accuracy get a
+    verdict, by the tests of quantdrift gate; the others are shown with their intervals. Every metric that -m names gets
+    a verdict.
 
     For example: quantdrift compare quantdrift-runs/minilm@W4-g128-rtn_on_docs quantdrift-runs/minilm@W3*
 

@@ -1,4 +1,4 @@
-"""`quantdrift diff`: two finished runs of anything, without torch."""
+"""`quantdrift diff`: compare two finished runs of any program, without torch."""
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
@@ -25,7 +25,7 @@ from quantdrift.statistics.estimates import Estimate, as_json
 
 _OF_ANSWERS = ["flip@1", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy", "gold_lost@1"]
 _OF_ANSWERS += ["harm", "benefit"]
-"""Of questions with choices, of labels and of texts, where only the first answer says much."""
+"""Default metrics for choices, labels and texts, where only the first answer counts."""
 _OF_PARTS = ("flip@1", "separation", "harm", "benefit", "change.ndcg@10", "gold_lost@1")
 _OF_ANSWER_PARTS = ("flip@1", "separation", "harm", "benefit", "change.accuracy")
 
@@ -34,31 +34,31 @@ _OF_ANSWER_PARTS = ("flip@1", "separation", "harm", "benefit", "change.accuracy"
 def command(
     *,
     a: Path = argument(
-        "A: The run to compare with, of the reference: a TREC run file; rankings as JSON, query to document to "
-        "score, as beir's search returns them; mteb's TASK_predictions.json, or a folder of them; lm-eval's "
-        "samples_TASK_DATE.jsonl, or the folder it writes; a run folder of quantdrift. Files may be gzipped."
+        "A: The run of the reference: a TREC run file; rankings as JSON, query to document to score, as beir's search "
+        "returns them; mteb's TASK_predictions.json, or a folder of them; lm-eval's samples_TASK_DATE.jsonl, or the "
+        "folder it writes; a run folder of quantdrift. Files may be gzipped."
     ),
-    b: Path = argument("B: The run asked about, of the candidate; likewise."),
+    b: Path = argument("B: The run of the candidate, in one of the same formats."),
     qrels: Path | None = option(QRELS),
     metric: list[str] | None = option(METRIC),
     changed: int = option("N: How many of the changed inputs to list, the worst first.", default=5, min=0),
     common: bool = flag(COMMON),
     complete: bool = flag(COMPLETE),
-    ignore_identical_ids: bool = flag("--ignore-identical-ids: Leave out items that have the name of their query."),
+    ignore_identical_ids: bool = flag("--ignore-identical-ids: Leave out items with the id of their query."),
     part: list[str] | None = option(PART),
     arms: str = option(
-        "ARM[,ARM]: Of run folders of quantdrift: which arm of A, and which of B if it is another, e.g. "
+        "ARM[,ARM]: With run folders of quantdrift: the arm of A, and that of B if it is another, e.g. "
         "reference,candidate.",
         default="candidate",
     ),
-    out: Path | None = option("-o --out FOLDER: Write a run folder, which quantdrift metrics and compare read."),
+    out: Path | None = option("-o --out FOLDER: Also write a run folder, for quantdrift metrics and compare."),
 ) -> Output:
-    """What changed between two finished runs, of whatever wrote them: A is the reference.
+    """Show what changed between two finished runs of any program; A is the reference.
 
-    For models that cannot be loaded here: APIs, vLLM, GGUF servers. Run your harness twice and give both outputs.
-    Runs on different inputs, items, prompts or settings are refused, with a list of the differences. For truncated
-    rankings, values that cannot be computed exactly are left out or marked as bounds. The exit code is 0 whatever
-    changed.
+    This is for models that cannot be loaded here: APIs, vLLM, GGUF servers. Run your harness twice and give both
+    outputs. Runs on different inputs, items, prompts or settings are refused, with a list of the differences. If
+    rankings are truncated, values that cannot be computed exactly are left out or marked as bounds. The exit code is 0
+    whatever changed.
 
     For example: quantdrift diff full-precision.trec quantized.trec --qrels qrels/test.tsv
 
@@ -66,7 +66,7 @@ def command(
     """
     metrics = [parse_metric(name) for name in dict.fromkeys(metric or ())]
     names = [name.strip() for name in arms.split(",")]
-    if len(names) > 2 or not set(names) <= set(ARMS):  # noqa: PLR2004 -- of A and of B
+    if len(names) > 2 or not set(names) <= set(ARMS):  # noqa: PLR2004 -- A and B
         raise QuantDriftError(f"--arms {arms}: expected one of {', '.join(ARMS)}, or two of them with a comma")
     if out is not None:
         check_writable(out / "part", what="the run")
@@ -103,14 +103,14 @@ def command(
 
 
 def _chosen(diff: compared.Diff) -> list[Metric]:
-    """The metrics that are shown if none are asked for."""
+    """The default metrics."""
     compared_parts = [part.evidence for part in diff.parts if part.evidence is not None]
     ranked = all(part.lists for part in diff.parts)
     labelled = any(evidence.judgements is not None for evidence in compared_parts)
     scored = any(evidence.deltas != "none" for evidence in compared_parts)
     if len(diff.parts) > 1:
         metrics = [parse_metric(name) for name in (_OF_PARTS if ranked else _OF_ANSWER_PARTS)]
-    elif ranked:  # nobody ran the reference a second time
+    elif ranked:  # two finished runs have no noise floor
         metrics = [metric for metric in headline_metrics() if str(metric) != "noise_floor"]
         metrics.insert([str(metric) for metric in metrics].index("harm") + 1, parse_metric("benefit"))
     else:
@@ -143,7 +143,7 @@ def _grids(diff: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> Ite
 
 
 def _parts(diff: compared.Diff, chosen: Sequence[Metric]) -> Grid:
-    """A row a part, and one for all of them."""
+    """One row for each part, and one for all of them."""
     rows: list[tuple[str, int | None, dict[str, Estimate]]] = [
         (part.name, None if part.evidence is None else part.evidence.n_inputs, _estimates(part, chosen))
         for part in diff.parts
@@ -163,7 +163,7 @@ def _estimates(part: compared.PartDiff, chosen: Sequence[Metric]) -> dict[str, E
 
 
 def _step(change: Estimate) -> str:
-    """A change of a harness's own metric, with its interval."""
+    """The change of a harness's own metric, with its interval."""
     ends = f" ({change.low:+.4f} to {change.high:+.4f})" if change.low is not None and change.high is not None else ""
     return "-" if change.value is None else f"{change.value:+.4f}{ends}"
 
@@ -180,7 +180,7 @@ _HARNESS = (
     Column("B - A (95 %)", itemgetter(4), _step, key="change"),
     Column("n", lambda row: row[4].n, "{:,}".format),
 )
-"""The harness's own metrics of either run, and their change."""
+"""The harness's own metrics of both runs, and their change."""
 
 
 def _harness_rows(part: compared.PartDiff) -> list[tuple[Any, ...]]:
@@ -191,7 +191,7 @@ def _harness_rows(part: compared.PartDiff) -> list[tuple[Any, ...]]:
 
 
 def _sentences(diff: compared.Diff) -> Iterator[str]:
-    """The finding of each part, what was left out, and what to know."""
+    """The finding and the verdict of each part, the inputs left out, and the notes."""
     for part in diff.parts:
         yield _finding(part)
         if part.evidence is not None:
@@ -202,13 +202,12 @@ def _sentences(diff: compared.Diff) -> Iterator[str]:
         if any(part.left_out):
             before, (a, b) = f"{part.name}: " if part.name else "", part.left_out
             yield f"Note: {before}left out, as only one of the two runs has them: {a:,} inputs of A and {b:,} of B."
-    # a note that several parts have is told once
     for note in dict.fromkeys((*diff.notes, *(note for part in diff.parts for note in part.notes))):
         yield f"Note: {note}."
 
 
 def _judged_by(part: compared.PartDiff) -> list[str]:
-    """Names of the metrics that a verdict looks at, of those that the part has."""
+    """Names of the metrics that the verdict on a part depends on."""
     labelled = part.evidence is not None and part.evidence.judgements is not None
     return [*JUDGED_BY, "change.ndcg@10" if part.lists else "change.accuracy"] if labelled else ["flip@1"]
 

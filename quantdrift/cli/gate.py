@@ -1,4 +1,4 @@
-"""`quantdrift gate`: a run against rules and the committed baseline, ending in an exit code."""
+"""`quantdrift gate`: judge a run by rules, against the committed baseline; the exit code is the verdict."""
 
 import os
 from collections.abc import Sequence
@@ -39,42 +39,42 @@ from quantdrift.runs.folder import find_runs
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import parse_pair
 
+# the options that some kinds of targets do not take
 _DATA = ("data", "task", "keep_own_ids")
 _OF_TWO = ("qrels", "common", "complete", "part")
 _MEASURING = [field.name for field in fields(MeasuringAny) if field.name not in {*_DATA, "quiet"}]
-"""Options that only one kind of target takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateOptions(MeasuringAny):
-    """The options of `quantdrift gate`; None and empty where it is left to the configuration."""
+    """The options of `quantdrift gate`; None and empty where pyproject.toml decides."""
 
     context: typer.Context
     target: str | None = argument(
-        "TARGET: What to judge: a spec, such as minilm@W4-rtn, which is measured on --data or --task; a run "
-        "folder; or, with CANDIDATE, the finished run of the reference (all that quantdrift diff reads). What "
-        "pyproject.toml says if not given.",
+        "TARGET: What to judge: a spec, such as minilm@W4-rtn, which is measured on --data or --task; a run folder; "
+        "or, with CANDIDATE, the finished run of the reference, in any format that quantdrift diff reads. By default "
+        "the target in pyproject.toml.",
         None,
     )
     candidate: Path | None = argument("CANDIDATE: The finished run of the candidate.", None)
     baseline: Path | None = option(
-        "FILE: The committed file with the outcome of every input, drift-baseline.json if not given; --update "
-        "writes it."
+        "FILE: The committed file with the outcome of every input; by default drift-baseline.json. --update writes it."
     )
     rule: list[str] | None = option(
-        "-r --rule RULE: What is asked, such as 'flip@1 no worse by 0.03' (than the baseline), 'flip@1 <= 0.25', "
+        "-r --rule RULE: A rule, such as 'flip@1 no worse by 0.03' (than the baseline), 'flip@1 <= 0.25' or "
         "'flip@1 [german] <= 0.3'; may be repeated, and replaces the rules of pyproject.toml."
     )
     slices: list[str] | None = option(
-        "--slice NAME=PATTERN: Inputs that a rule can look at, by patterns on their ids: german=de-*; may be repeated."
+        "--slice NAME=PATTERN: A name for some inputs, which rules can use, by patterns on ids: german=de-*; may be "
+        "repeated."
     )
     alpha: float | None = share_option(
-        "P: Accepted chance of a false alarm, over all rules together; 0.05 by default.", min=1e-9, max=0.5
+        "P: Chance of a false alarm over all rules together; 0.05 by default.", min=1e-9, max=0.5
     )
     update: bool = flag("--update: Write the baseline from this run; commit it.")
-    accept_underpowered: bool = flag("--accept-underpowered: End in success where there are too few inputs to tell.")
+    accept_underpowered: bool = flag("--accept-underpowered: Count it as success if there are too few inputs to tell.")
     report: list[Path] | None = option(
-        "FILE: Write the result too: .md (Markdown), .xml (JUnit) or .json; may be repeated."
+        "FILE: Also write the result into a file: .md (Markdown), .xml (JUnit) or .json; may be repeated."
     )
     worst: int = option("N: How many of the changed inputs to list.", default=10, min=0)
     config: Path | None = option(CONFIG)
@@ -86,30 +86,30 @@ class GateOptions(MeasuringAny):
 
 @prints("json", "markdown")
 def command(options: GateOptions) -> Output | None:
-    """Judge a quantized model in CI: against limits, and input by input against a baseline.
+    """Judge a quantized model in CI: by limits, and input by input against a baseline.
 
-    Once: quantdrift gate minilm@W4-rtn --data FOLDER --update
+    Once, to write drift-baseline.json, which you commit: quantdrift gate minilm@W4-rtn --data FOLDER --update
 
-    Commit drift-baseline.json. In CI the same line without --update.
+    In CI run the same line without --update.
 
-    The exit code is 0 (pass), 1 (fail), 2 (error), 3 (incomparable: other data, model or settings than the
-    baseline's) or 4 (underpowered: too few inputs to tell).
+    The exit code is 0 (pass), 1 (fail), 2 (error), 3 (incomparable: the data, model or settings are not those of the
+    baseline) or 4 (underpowered: too few inputs to tell).
 
-    Without rules it asks that flip@1 and ndcg@10 be no worse than the baseline by 0.03, and gold_lost@10 by 0.05 (of
-    classes flip@1 and accuracy by 0.03). A rule fails where the run is shown to be worse, by an exact or a
-    randomization test on the inputs that differ, with Holm's adjustment over the rules; and it passes where the run
-    is shown to be no worse by the margin. Rules, baseline and target can stand in pyproject.toml, under
+    The default rules are that flip@1 and ndcg@10 are no worse than the baseline by 0.03, and gold_lost@10 by 0.05; on
+    classification data, flip@1 and accuracy by 0.03. A comparison passes where the run is shown to be no worse by the
+    margin. It fails where the run is shown to be worse, by an exact or a randomization test on the inputs that differ,
+    with Holm's adjustment over the rules. Rules, baseline and target can be set in pyproject.toml, under
     [tool.quantdrift.gate].
 
-    A finished run is judged without a model and without torch. In GitHub Actions the summary page gets the result
-    too.
+    A finished run is judged without a model and without torch. In GitHub Actions the result is also shown on the
+    summary page.
 
     More: docs/reference/gate.md
     """
     try:
         return _judged(options)
     except Interrupted:
-        raise  # Ctrl-C is no verdict, and says itself what is left
+        raise  # Ctrl-C is no verdict
     except Exception as error:
         summary = f"{output.TITLE}: error\n\n{prose(error_line(error))}\n"
         output.tell_ci(os.environ, verdict="error", code=USAGE, summary=summary)
@@ -121,14 +121,13 @@ def _judged(options: GateOptions) -> Output | None:
         output.check_report(place)
     config, beside = gate_rules.configured(options.config)
     rules = [gate_rules.parse_rule(text) for text in options.rule or config.rules]
-    given_here = dict(gate_rules.parse_slice(text) for text in options.slices or ())
-    slices = gate_rules.slices_of({**config.slices, **given_here}, rules)
-    alpha = next((value for value in (options.alpha, config.alpha) if value is not None), ALPHA)
+    slices = gate_rules.slices_of({**config.slices, **dict(map(gate_rules.parse_slice, options.slices or ()))}, rules)
+    alpha = options.alpha or config.alpha or ALPHA
     path = options.baseline or (beside / NAME if config.baseline is None else Path(config.baseline))
     baseline = _earlier(path) if options.update else _baseline(path, rules, options)
     target = _target(options, config)
     rules = rules or gate_rules.default_rules(target)
-    # of a first baseline only limits can be judged
+    # without an earlier baseline only limits can be judged
     judged = [rule for rule in rules if baseline is not None or not rule.compares]
     result = gate(
         target,
@@ -148,7 +147,7 @@ def _judged(options: GateOptions) -> Output | None:
     snapshot = snapshot_for(target, rules, baseline)
     Baseline.of(snapshot).write(path)
     note(f"{'wrote' if baseline is None else 'updated'} the baseline {path} ({snapshot.n_inputs:,} inputs); commit it")
-    for line in [*target.notes, *output.beyond_reach(rules, snapshot, alpha=alpha)]:
+    for line in target.notes:
         note(line)
     if not judged:
         return None
@@ -156,12 +155,12 @@ def _judged(options: GateOptions) -> Output | None:
     lines = [line for line in shown.lines if line not in output.TO_DO.values()]
     against = "its limits" if baseline is None else "the earlier baseline"
     return replace(
-        shown, code=0, lines=[*lines, f"The baseline is written whatever this says; it is against {against}."]
+        shown, code=0, lines=[*lines, f"This verdict is against {against}; the new baseline is written in any case."]
     )
 
 
 def _earlier(path: Path) -> Snapshot | None:
-    """The baseline that is about to be replaced; none where it cannot be read."""
+    """The baseline that is about to be replaced; None if there is none, or it cannot be read."""
     Baseline.check_place(path)
     try:
         return Baseline.read(path).snapshot() if path.exists() else None
@@ -171,24 +170,23 @@ def _earlier(path: Path) -> Snapshot | None:
 
 
 def _baseline(path: Path, rules: Sequence[gate_rules.Rule], options: GateOptions) -> Snapshot | None:
-    """The baseline, where there is one."""
     if path.exists():
         return Baseline.read(path).snapshot()
     if options.baseline is None and rules and not any(rule.compares for rule in rules):
         return None
     raise RunError(
         f"expected a baseline to compare with; {path} does not exist. Write it with the same command and --update, and "
-        "commit it; or ask for limits only, such as --rule 'flip@1 <= 0.25', without --baseline"
+        "commit it; or give limits only, such as --rule 'flip@1 <= 0.25', without --baseline"
     )
 
 
-# --- what is judged -------------------------------------------------------------------------------
+# --- the target -----------------------------------------------------------------------------------
 
 
 def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
-    """The run, measured if it is a spec."""
-    named = options.target or config.target
-    if named is None:
+    """The target; a spec is measured first."""
+    name = options.target or config.target
+    if name is None:
         raise QuantDriftError(
             "expected what to judge: a spec such as minilm@W4-rtn with --data FOLDER, a run folder, or two finished "
             "runs; or target = ... in pyproject.toml, under [tool.quantdrift.gate]"
@@ -196,7 +194,7 @@ def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
     if options.candidate is not None:
         _refuse(options, "two finished runs (labels go to --qrels)", [*_DATA, *_MEASURING])
         difference = diff_runs(
-            read_finished(Path(named)),
+            read_finished(Path(name)),
             read_finished(options.candidate),
             qrels=None if options.qrels is None else read_qrels(options.qrels),
             common=options.common,
@@ -204,7 +202,7 @@ def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
             only=options.part or (),
         )
         return target_of_diff(difference)
-    if (path := Path(named)).exists():
+    if (path := Path(name)).exists():
         _refuse(options, "a finished run", [*_DATA, *_OF_TWO, *_MEASURING])
         runs = find_runs([path])
         if len(runs) > 1:
@@ -212,15 +210,15 @@ def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
         if options.update and (limit := runs[0].record["data"].get("limit")):
             raise RunError(
                 f"expected a run of all inputs as the baseline; {path} is a quick try on the first {limit.get('n')} of "
-                f"{limit.get('of')}. Make it again without --limit"
+                f"{limit.get('of')}. Measure again without --limit"
             )
         return target_of_run(runs[0])
-    if "@" not in named and " vs " not in named:
-        raise QuantDriftError(f"{named!r} is neither a run folder that exists nor a spec, such as minilm@W4-rtn")
+    if "@" not in name and " vs " not in name:
+        raise QuantDriftError(f"{name!r} is neither a run folder that exists nor a spec, such as minilm@W4-rtn")
     _refuse(options, "a spec", _OF_TWO)
     data, task = config.data_or(options.data, options.task)
     with extras_named(needed_for="quantdrift gate"):
-        return target_of_run(measured(parse_pair(named), options, data=data, task=task))
+        return target_of_run(measured(parse_pair(name), options, data=data, task=task))
 
 
 def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
@@ -229,8 +227,8 @@ def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
 
 
 def _shown(result: GateResult) -> Output:
-    """The table of rules, the inputs to look at, the finding, and the verdict last."""
-    columns = [column for column in output.RULES if column.title != "p no worse"]  # a terminal has no room for it
+    """The table of rules, the worst inputs, the sentences, and the verdict last."""
+    columns = [column for column in output.RULES if column.title != "p no worse"]  # too wide for a terminal
     inputs = [output.worst_table(result)] if result.worst else []
     return Output(
         data=result.to_json(),

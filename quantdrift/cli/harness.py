@@ -1,4 +1,4 @@
-"""`quantdrift mteb ...` and `quantdrift lm-eval ...`: a harness's own command line, without any hook."""
+"""`quantdrift mteb ...` and `quantdrift lm-eval ...`: a harness's own command line, without the start-up hook."""
 
 import sys
 import traceback
@@ -18,17 +18,17 @@ SETTINGS = {
 
 
 def command(context: typer.Context) -> None:
-    """Run a harness's own command with quantdrift in it; needs no start-up hook."""
+    """Run a harness's own command with quantdrift's models in it; the start-up hook is not needed."""
     harness_command(str(context.info_name), context.args)
 
 
 def harness_command(name: str, arguments: Sequence[str]) -> None:
-    """Hand over to a harness, with its own command-line arguments."""
+    """Run a harness with its own command-line arguments."""
     needed_for = f"quantdrift {name}"
     entry = next(iter(entry_points(group="quantdrift.harnesses", name=name)), None)
     if entry is None:
         raise MissingExtraError(name, name, needed_for=needed_for)
-    # what is wrong with a spec is said before the harness loads, which takes seconds
+    # a wrong spec is refused before the harness loads, which takes seconds
     for before, argument in zip(["", *arguments], arguments, strict=False):
         if name == "mteb" and (before in {"-m", "--model"} or argument.startswith("--model=")):
             pair_named(argument.removeprefix("--model="))
@@ -44,5 +44,5 @@ def harness_command(name: str, arguments: Sequence[str]) -> None:
     except QuantDriftError:
         raise
     except Exception:
-        traceback.print_exc()  # its own, as its own command would end
+        traceback.print_exc()  # as the harness's own command ends
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""The common part of commands that measure: one run of a pair, where it is written, and what is said of it."""
+"""Measure one pair for a command: the run, its folder, and the output."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from quantdrift.spec.grammar import Spec, Versus
 
 if TYPE_CHECKING:
     from quantdrift.data.labelled import Dataset
+    from quantdrift.data.streamed import StreamedDataset
+    from quantdrift.finished.shortlist import Shortlist
     from quantdrift.models.server import Servers
     from quantdrift.runs.folder import Run
 
@@ -34,15 +36,12 @@ def measured(
     servers: Servers | None = None,
     limit: int | None = None,
 ) -> Run:
-    """Measure a pair on the data that are named, or on their first inputs, and write the run folder."""
-    from quantdrift.asking.ensure import ensure
+    """Measure a pair on data, or on their first `limit` inputs, and write the run folder."""
     from quantdrift.data.labelled import limited, searched
     from quantdrift.finished.shortlist import FIRST, read_shortlist
-    from quantdrift.runs.folder import judged_with
-    from quantdrift.statistics.standing import Tolerances
 
     if options.top is not None and options.shortlist is None:
-        raise UnsupportedError("--top is the length of a shortlist; expected --shortlist RUN too")
+        raise UnsupportedError("--top is the length of a shortlist; expected --shortlist RUN with it")
     dataset: Dataset
     shortlist, ending = None, ""
     if options.shortlist is not None:
@@ -53,28 +52,45 @@ def measured(
         dataset = options.any_data(data, task)
     if limit is not None:
         if shortlist is not None:
-            raise UnsupportedError("--limit is for searches and classes; a shortlist is as long as its own run")
+            raise UnsupportedError("--limit does not go with --shortlist; leave it out")
         dataset, ending = limited(dataset, limit), f"_first{limit}"
     out = options.out or default_place(pair, dataset, ending)
-    tolerances = tolerances_given(options.tolerance, options.mean_tolerance) or Tolerances()
     with options.stoppable("no run was written"):
-        run = ensure(
-            options.ask(pair, dataset, shortlist=shortlist),
-            out,
-            **options.how,
-            servers=servers,
-            reuse=None if options.cache else False,
-            found=lambda: note(f"{out} holds this run already; --no-cache measures it again"),
-            record={"tolerances": asdict(tolerances)},
-        )
+        return ensured(pair, options, dataset, out, shortlist=shortlist, servers=servers)
+
+
+def ensured(
+    pair: Spec | Versus,
+    options: MeasuringAny,
+    dataset: Dataset | StreamedDataset,
+    out: Path,
+    *,
+    shortlist: Shortlist | None = None,
+    **loading: Any,
+) -> Run:
+    """Return the run of a pair on data, judged with the tolerances that the options name."""
+    from quantdrift.asking.ensure import ensure
+    from quantdrift.runs.folder import judged_with
+    from quantdrift.statistics.standing import Tolerances
+
+    tolerances = tolerances_given(options.tolerance, options.mean_tolerance) or Tolerances()
+    run = ensure(
+        options.ask(pair, dataset, shortlist=shortlist),
+        out,
+        **options.how,
+        **loading,
+        reuse=None if options.cache else False,
+        found=lambda: note(f"{out} holds this run already; --no-cache measures it again"),
+        record={"tolerances": asdict(tolerances)},
+    )
     return judged_with(run, tolerances)
 
 
 def default_place(pair: Spec | Versus, dataset: Any, ending: str = "") -> Path:
-    """The folder for runs of a pair on a dataset, under quantdrift-runs.
+    """The default folder for a run of a pair on a dataset, under quantdrift-runs.
 
-    Other data may have the same name. Whoever comes second gets a folder of their own, which is said on standard
-    error: a run never takes the place of one on other data.
+    If it holds a run on other data of the same name, another folder is taken, with a note on standard error: a run
+    never replaces one on other data.
     """
     from quantdrift.base.records import read_json
 
@@ -84,26 +100,26 @@ def default_place(pair: Spec | Versus, dataset: Any, ending: str = "") -> Path:
     try:
         there = read_json(place / "run.json")["data"]["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
-        return place  # no run; writing one there says so
+        return place  # no run; a folder of something else is refused later
     if there == dataset.fingerprint:
         return place
     elsewhere = RUNS / f"{name}-{dataset.fingerprint[:8]}{ending}"
-    note(f"{place} holds a run on other data named {dataset.name}; this one goes to {elsewhere}")
+    note(f"{place} holds a run on other data named {dataset.name}; this run goes to {elsewhere}")
     return elsewhere
 
 
 def output_folder(*words: str) -> Path:
-    """The folder under quantdrift-runs that these words call: output_folder("rag", "nq") is quantdrift-runs/rag_nq."""
+    """The folder under quantdrift-runs for some words: output_folder("rag", "nq") is quantdrift-runs/rag_nq."""
     return RUNS / "_".join(map(slug, words))
 
 
 def slug(text: str) -> str:
-    """The text as a file name that every file system takes; ./model gives that of model."""
+    """A file name for a text, valid on every file system; ./model gives model."""
     return re.sub(r"[^A-Za-z0-9.@+=_-]+", "_", text).strip("._") or "run"
 
 
 def shown_run(run: Run) -> Output:
-    """Show what a run found, how its candidate was made, and where it lies."""
+    """Show the metrics and the verdict of a run, how its candidate was made, and its folder."""
     record, place = run.record, shlex.quote(str(run.path))
     outcome, allowed = verdict(record), tolerances_of(record)
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]

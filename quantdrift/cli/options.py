@@ -1,4 +1,4 @@
-"""Options that several commands have, each written once, and what they come to."""
+"""Options that several commands share, and the way in which a command's options are declared."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ if TYPE_CHECKING:
     from quantdrift.asking.ask import Ask
     from quantdrift.data.labelled import Dataset
     from quantdrift.data.retrieval import RetrievalDataset
+    from quantdrift.data.streamed import StreamedDataset
     from quantdrift.finished.shortlist import Shortlist
     from quantdrift.models.inputs import Settings
     from quantdrift.statistics.standing import Tolerances
 
-_HEAD = re.compile(r"(?P<names>(?:--?[a-z/-]+ ?)*)(?P<metavar>[A-Z][A-Z.,=|\[\]]*)?: ")
-_FINISHED = {"A", "B", "TARGET", "CANDIDATE"}
-"""Signs of arguments, beside RUN, that take a finished run."""
+_HEAD = re.compile(r"(?P<names>(?:--?[a-z/-]+ ?)*)(?P<metavar>[A-Z][A-Z.,=#|\[\]]*)?: ")
+_FINISHED = ("RUN", "RUN...", "RUN|STUDY", "A", "B", "TARGET", "CANDIDATE")
+"""Names of the arguments that take a finished run."""
 _PANEL = re.compile(rf"({'|'.join(filter(None, PANELS))}): ")
 
 
 def option(text: str, default: Any = None, **settings: Any) -> Any:
-    """An option of a command, told as its help shows it: "-m --metric NAME: What it is for".
+    """An option of a command, declared as its help shows it: "-m --metric NAME: What it is for".
 
-    Names and the sign for its value may be left out; the name is then that of the parameter. After them may stand the
-    part of the help that the option is in: "NAME: Data: Which split".
+    The names and the metavar are optional; without names the option has that of the parameter. The group of the help
+    may follow them: "NAME: Data: Which split".
     """
     head = _HEAD.match(text)
     metavar = head["metavar"] if head else None
@@ -53,14 +54,14 @@ def option(text: str, default: Any = None, **settings: Any) -> Any:
         *(head["names"].split() if head else ()),
         help=text,
         metavar=metavar,
-        callback={"RUN": _latest, "DEVICE": _usable}.get(metavar or ""),
+        callback=_latest if metavar == "RUN" else None,
         rich_help_panel=panel[1] if panel else None,
         **settings,
     )
 
 
 def share_option(text: str, default: Any = None, **ends: float) -> Any:
-    """An option that takes a share or another number of a metric, 0.05 or "5 %", between ends where they are given."""
+    """An option that takes a number such as 0.05 or "5 %", from `min` to `max` of `ends` where they are given."""
 
     def read(value: str) -> float:
         number = share_of(str(value))
@@ -77,18 +78,14 @@ def flag(text: str) -> Any:
 
 
 def argument(text: str, default: Any = ...) -> Any:
-    """An argument of a command: "RUN: What it is"; of a finished run, `last` may be said."""
+    """An argument of a command: "RUN: What it is". One that takes a finished run also takes the word `last`."""
     metavar, _, help_text = text.partition(": ")
-    callback: Any = _latest if _takes_run(metavar) else _no_run if metavar == "SPEC" else None
+    callback: Any = _latest if metavar in _FINISHED else _no_run if metavar == "SPEC" else None
     return typer.Argument(default, help=help_text, metavar=metavar, callback=callback)
 
 
-def _takes_run(metavar: str) -> bool:
-    return metavar.startswith("RUN") or metavar in _FINISHED
-
-
 def _no_run(context: typer.Context, value: str | None) -> str | None:
-    """A spec; of a finished run in its place the command that was meant is told."""
+    """Refuse a finished run in place of a spec, and show the command with the run's own spec."""
     if value is None or not (Path(value) / "run.json").is_file():
         return value
     from quantdrift.runs.folder import read_run
@@ -97,15 +94,15 @@ def _no_run(context: typer.Context, value: str | None) -> str | None:
     place = record["data"].get("path")
     data = f" --data {shlex.quote(str(place))}" if place else ""
     raise QuantDriftError(
-        f"{value} is a finished run, and a spec is expected; that of the run: {context.command_path} "
+        f"expected a spec; {value} is a finished run. With its spec: {context.command_path} "
         f"{shlex.quote(record['spec'])}{data}"
     )
 
 
 def _latest(value: Any) -> Any:
-    """Put the run that was written last in the place of `last`, which is told."""
+    """Replace `last` by the run that was written last, and say which that is."""
     if isinstance(value, list):
-        return [_latest(one) for one in value]
+        return [_latest(place) for place in value]
     if str(value) != "last" or Path("last").exists():
         return value
     from quantdrift.runs.folder import last_run
@@ -113,15 +110,6 @@ def _latest(value: Any) -> Any:
     place = last_run()
     note(f"last is {place}")
     return place if isinstance(value, Path) else str(place)
-
-
-def _usable(value: str | None) -> str | None:
-    """A device, which is refused before anything is loaded where it cannot be there."""
-    if value is not None:
-        from quantdrift.candidate.refusals import check_device
-
-        check_device(value)
-    return value
 
 
 # --- what several commands have -------------------------------------------------------------------
@@ -134,43 +122,44 @@ ANY_DATA = (
 )
 TASK = "NAME: Data: A task, in place of --data: built in (quantdrift list tasks), or mteb's NAME or NAME:SUBSET."
 TEXTS = (
-    "FOLDER: The data that the run was made of, for the texts, if they have moved or another program made the run; for "
-    "a run of lm-eval, its samples_TASK_DATE.jsonl."
+    "FOLDER: The run's data, for the texts, if they have moved or another program made the run; for a run of lm-eval, "
+    "its samples_TASK_DATE.jsonl."
 )
 SPLIT = "NAME: Data: Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl."
 OWN_IDS = (
-    "--keep-own-ids: Data: Rank documents of the query's own id and text too, which are left out otherwise, as in BEIR."
+    "--keep-own-ids: Data: Also rank documents with the id and text of the query, which are left out by default, as in "
+    "BEIR."
 )
-RUNS = "RUN...: Run folders, or folders that hold some at any depth; last is the one written last here."
+RUNS = "RUN...: Run folders, or folders that contain some at any depth; last is the one written last here."
 METRIC = (
-    "-m --metric NAME: Which metric, e.g. gold_lost@3, change.ndcg@10, flip@1:separation=0..0.05; may be repeated. "
-    "All of them are in: quantdrift list metrics."
+    "-m --metric NAME: A metric, e.g. gold_lost@3, change.ndcg@10, flip@1:separation=0..0.05; may be repeated. "
+    "quantdrift list metrics shows all."
 )
 QRELS = (
     "FILE: Relevance labels for two finished runs: BEIR's qrels/SPLIT.tsv, or TREC's four columns. Run folders and "
-    "samples of lm-eval hold their own."
+    "samples of lm-eval contain their own."
 )
-PART = "NAME: Two finished runs: which task, or SUBSET/SPLIT of mteb's predictions; all that both have if not given."
-COMMON = "--common: Two finished runs: compare the inputs that both have, leave out others."
+PART = "NAME: Two finished runs: a task, or SUBSET/SPLIT of mteb's predictions; by default all that both runs have."
+COMMON = "--common: Two finished runs: compare only the inputs that both have."
 COMPLETE = (
-    "--complete: Two finished runs: the lists are not truncated, they hold every item that was scored, as after "
-    "reranking a shortlist. Then epsilon is exact."
+    "--complete: Two finished runs: the lists are not truncated but hold every item that was scored, as after "
+    "reranking a shortlist, so that epsilon is exact."
 )
 DTYPE = (
-    "NAME: Model: The number type at full precision: float32, bfloat16 or float16, whatever type its files have. A "
-    "checkpoint that is a candidate keeps its own."
+    "NAME: Model: The number type of full precision: float32, bfloat16 or float16, whatever the model's files have. A "
+    "checkpoint that is the candidate keeps its own."
 )
-DEVICE = "DEVICE: Model: Where it runs: cpu, cuda, cuda:1 or mps; by default the fastest one found."
-LIMIT = "N: Data: A quick try on the first N queries or inputs; the run says so, and is no baseline."
-CONFIG = "FILE: TOML file with [tool.quantdrift.gate]; the nearest pyproject.toml, here or above, if not given."
+DEVICE = "DEVICE: Model: Where the model runs: cpu, cuda, cuda:1 or mps; by default the fastest one found."
+LIMIT = "N: Data: A quick try on the first N queries or inputs; the run says so, and cannot be a baseline."
+CONFIG = "FILE: TOML file with [tool.quantdrift.gate]; by default the nearest pyproject.toml, here or above."
 SHARE = "Share of the inputs that sets the threshold; the rest tests it."
-SPLITS = "Random splits into those two parts."
+SPLITS = "How many random splits into these two parts."
 SEED = "Random seed."
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnData:
-    """Options of commands that take data of every kind; in the help they come first."""
+    """Options of commands that take data of every kind."""
 
     data: Path | None = option(ANY_DATA)
     task: str | None = option(TASK)
@@ -179,11 +168,11 @@ class OnData:
 
     @property
     def dataset(self) -> Any:
-        """The data that are named."""
+        """The data that the options name."""
         return self.any_data(self.data, self.task)
 
     def any_data(self, data: Path | None, task: str | None) -> Any:
-        """The folder, the array file or the task of that name, of whatever kind."""
+        """Read a folder, an array file or a task."""
         from quantdrift.data.labelled import load_task, read_folder
         from quantdrift.data.retrieval import keeping_own_ids
 
@@ -196,9 +185,9 @@ class OnData:
     @property
     def data_words(self) -> str:
         """The options of `quantdrift run` that name the same data."""
-        named = f"--data {shlex.quote(str(self.data or 'FOLDER'))}" if self.task is None else f"--task {self.task}"
+        source = f"--data {shlex.quote(str(self.data or 'FOLDER'))}" if self.task is None else f"--task {self.task}"
         split = "" if self.split == "test" else f" --split {shlex.quote(self.split)}"
-        return f"{named}{split}{' --keep-own-ids' * self.keep_own_ids}"
+        return f"{source}{split}{' --keep-own-ids' * self.keep_own_ids}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +198,7 @@ class OnCorpus(OnData):
 
     @property
     def dataset(self) -> RetrievalDataset:
-        """The data that are named."""
+        """The data that the options name."""
         from quantdrift.data.labelled import searched
 
         return searched(self.any_data(self.data, self.task))
@@ -217,16 +206,16 @@ class OnCorpus(OnData):
 
 @dataclass(frozen=True, kw_only=True)
 class OnCells:
-    """Options of commands that measure many cells, in a folder that they go on in."""
+    """Options of commands that measure the cells of a study."""
 
-    plan: bool = flag("Print what there is to do, and stop.")
+    plan: bool = flag("Print what would be measured, and stop.")
     device: str | None = option(DEVICE)
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
-    cache = True  # through which cells share embeddings
+    cache = True  # cells share embeddings
 
     @property
     def streaming(self) -> Mapping[str, Any]:
-        """How data are measured that are never in memory as a whole."""
+        """The arguments of `run_streamed`."""
         return {}
 
 
@@ -248,29 +237,34 @@ class OnModel:
     dtype: str = option(DTYPE, default="float32")
     trust_remote_code: bool = flag("Model: Run Python code that comes with the model; it can do whatever you can.")
     query_prompt: str | None = option(
-        "NAME: Model: Which of its prompts stands before queries; that named query if any."
+        "NAME: Model: The model's prompt to put before queries; by default the one named query, if any."
     )
-    document_prompt: str | None = option("NAME: Model: Which of its prompts stands before documents.")
+    document_prompt: str | None = option("NAME: Model: The model's prompt to put before documents.")
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
 
     @property
     def settings(self) -> Settings:
-        """The settings that inputs are put through the model with."""
+        """The settings of the model."""
         from quantdrift.models.inputs import Settings
 
-        how: dict[str, Any] = {"dtype": dtype_named(self.dtype), "trust_remote_code": self.trust_remote_code}
-        how |= {"query_prompt": self.query_prompt, "document_prompt": self.document_prompt}
-        return Settings(batch_size=self.batch_size, noise_floor=False, **how)
+        return Settings(
+            batch_size=self.batch_size,
+            noise_floor=False,
+            dtype=dtype_named(self.dtype),
+            trust_remote_code=self.trust_remote_code,
+            query_prompt=self.query_prompt,
+            document_prompt=self.document_prompt,
+        )
 
     @property
     def progress(self) -> Progress:
-        """Bars on the terminal, unless it is to be quiet."""
+        """Bars on the terminal; none with --quiet."""
         return progress_bars(quiet=self.quiet)
 
     @property
     def how(self) -> dict[str, Any]:
-        """The arguments of all that runs a model: settings, where embeddings are kept, progress, device, revision."""
+        """The arguments of every function that runs a model."""
         from quantdrift.models.store import EmbeddingStore, default_store
 
         return {
@@ -283,20 +277,20 @@ class OnModel:
 
     @property
     def model_words(self) -> str:
-        """The options, as they are typed, by which another command loads the same reference."""
-        given = {"dtype": (self.dtype, "float32"), "revision": (self.revision, None)}
-        given |= {f"{role}-prompt": (getattr(self, f"{role}_prompt"), None) for role in ("query", "document")}
-        words = [f" --{name} {shlex.quote(value or '')}" for name, (value, usual) in given.items() if value != usual]
+        """The options, as typed, with which another command loads the same reference."""
+        usual = {"dtype": "float32", "revision": None, "query_prompt": None, "document_prompt": None}
+        values = {name: getattr(self, name) for name, default in usual.items() if getattr(self, name) != default}
+        words = [f" --{name.replace('_', '-')} {shlex.quote(value)}" for name, value in values.items()]
         return "".join(words) + " --trust-remote-code" * self.trust_remote_code
 
     @contextmanager
-    def stoppable(self, left: str) -> Iterator[None]:
-        """Inside, Ctrl-C is told with what is left."""
+    def stoppable(self, state: str) -> Iterator[None]:
+        """A block in which Ctrl-C ends the command, with the state of its work as the message."""
         try:
             yield
         except KeyboardInterrupt:
             kept = "what was finished is kept, and the same command goes on from there"
-            raise Interrupted(f"{left}; {kept}" if self.how["store"].root else left) from None
+            raise Interrupted(f"{state}; {kept}" if self.how["store"].root else state) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,19 +299,21 @@ class Measuring(OnModel):
 
     k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
     noise_floor: bool = option(
-        "Also run the full-precision model a second time, in batches of another size, to see how many answers "
-        "change without any quantization.",
+        "Also run the full-precision model a second time, in batches of another size, to count the answers that "
+        "change without quantization.",
         default=True,
     )
     seed: int = option("Random seed for the order of that second run.", default=0)
 
     @property
     def settings(self) -> Settings:
-        """The settings that a pair is measured with."""
+        """The settings of a measurement."""
         return replace(super().settings, k=self.k, noise_floor=self.noise_floor, seed=self.seed)
 
-    def ask(self, pair: Spec | Versus, dataset: Dataset, *part: object, shortlist: Shortlist | None = None) -> Ask:
-        """The measurement of a pair on data, or what else of them, that these options ask for."""
+    def ask(
+        self, pair: Spec | Versus, dataset: Dataset | StreamedDataset, *part: object, shortlist: Shortlist | None = None
+    ) -> Ask:
+        """The measurement of a pair on data; `part` is added to its fingerprint."""
         from quantdrift.asking.ask import Ask
         from quantdrift.data.retrieval import facts_of
 
@@ -329,14 +325,14 @@ class Measuring(OnModel):
 
 
 TOLERANCE = (
-    "P: The share of the inputs that may get another top-1, and of the right first answers that may be lost; "
-    "0.03 by default."
+    "P: The share of the inputs that may get another top-1, and of the right top-1 answers that may be lost; 0.03 by "
+    "default."
 )
 MEAN_TOLERANCE = "X: By how much nDCG@10 or accuracy may fall; 0.03 by default."
 
 
 def tolerances_given(changed: float | None, mean: float | None) -> Tolerances | None:
-    """The tolerances that options name; None where they name none."""
+    """The tolerances of the two options; None if neither is given."""
     from quantdrift.statistics.standing import MARGIN, Tolerances
 
     if changed is None and mean is None:
@@ -346,7 +342,7 @@ def tolerances_given(changed: float | None, mean: float | None) -> Tolerances | 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuringAny(OnData, Measuring):
-    """Options of commands that measure whatever kind of data: `run` and `gate`."""
+    """Options of commands that measure data of every kind: `run` and `gate`."""
 
     tolerance: float | None = share_option(TOLERANCE)
     mean_tolerance: float | None = share_option(MEAN_TOLERANCE)
@@ -354,23 +350,23 @@ class MeasuringAny(OnData, Measuring):
         "FOLDER: Run folder to write; an earlier run there is replaced. By default quantdrift-runs/SPEC_on_DATA."
     )
     shortlist: Path | None = option(
-        "RUN: Data: For a cross-encoder: the search results to rerank, as the run folder of a retriever on the same "
-        "data (its full-precision ranking is used) or a TREC run file."
+        "RUN: Data: For a cross-encoder, the search results to rerank: the run folder of a retriever on the same data, "
+        "of which the full-precision ranking is used, or a TREC run file."
     )
     top: int | None = option("N: Data: How many documents per query to rerank; 100 by default.", min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Streaming:
-    """Options of commands that take data which are never in memory as a whole: `run` and `study run`."""
+    """Options of commands that take a corpus in shards: `run` and `study run`."""
 
     engine: Literal["local", "ray"] | None = option(
-        "NAME: A corpus in shards: who works through them, local (processes on this machine; the default) or ray (the "
+        "NAME: A corpus in shards: what scores the shards, local (processes on this machine; the default) or ray (the "
         "cluster of RAY_ADDRESS; without it, Ray is started here)."
     )
     workers: int | None = option(
         "N: A corpus in shards: how many workers, each with a model of its own; by default 1, and with Ray one for "
-        "every GPU, or else every core.",
+        "each GPU, or for each core if there is none.",
         min=1,
         max=4096,
     )
@@ -380,12 +376,12 @@ class Streaming:
 
     @property
     def streaming(self) -> dict[str, Any]:
-        """The arguments of `run_streamed`."""
+        """The arguments of `open_streamed` for workers and what is kept."""
         return {"engine": self.engine, "workers": self.workers, "keep": self.keep}
 
 
 def of_texts(dataset: RetrievalDataset, command: str) -> RetrievalDataset:
-    """The data, for a command that takes no images."""
+    """Refuse images, for a command that takes none."""
     if "image" in dataset.kinds:
         raise UnsupportedError(
             f"quantdrift {command} takes queries and documents that are texts, and {dataset.name} has images"
@@ -397,10 +393,10 @@ AS = {"json": "--json: Print JSON.", "markdown": "--markdown: Print Markdown."}
 
 
 def prints(*formats: str) -> Callable[[Callable[..., Output | None]], Callable[..., None]]:
-    """Print what a command returns, in the formats that it has beside tables: "json", "markdown".
+    """Print what a command returns, in the formats that it has besides tables: "json", "markdown".
 
-    The command takes its options as keywords, or as one dataclass of them; there data come first, and a class's own
-    fields before those of its bases.
+    The command takes its options as keywords, or as one dataclass; of that the help shows data first, and the fields
+    of a class before those of its bases.
     """
 
     def decorate(command: Callable[..., Output | None]) -> Callable[..., None]:
@@ -440,13 +436,13 @@ def _parameters(options: type[Any]) -> list[inspect.Parameter]:
 
 
 def given(context: typer.Context, name: str) -> bool:
-    """Whether an option was given, also where it was given as it is by itself."""
+    """True if the user gave an option, even with its default value."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
 
 
 def decimals(text: str, option: str, example: str) -> tuple[float, ...]:
-    """The numbers in a list with commas, each once."""
+    """The different numbers in a list with commas."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", part) for part in parts):
         raise QuantDriftError(f"{option} {text}: expected numbers with commas between, e.g. {example}")

@@ -1,4 +1,4 @@
-"""`quantdrift report`: a run or a study as a page for a browser, without torch."""
+"""`quantdrift report`: show a run or a study as a page for a browser, without torch."""
 
 from pathlib import Path
 from typing import cast
@@ -21,24 +21,22 @@ _PAGE, _MARKDOWN = (".html", ".htm"), (".md", ".markdown")
 def command(
     *,
     what: Path = argument("RUN|STUDY: A run folder, or the folder of a study."),
-    out: Path | None = option(
-        "-o --out FILE: The page to write, report.html if not given; an earlier one is replaced."
-    ),
+    out: Path | None = option("-o --out FILE: The page to write, by default report.html; an earlier file is replaced."),
     data: Path | None = option(TEXTS),
     task: str | None = option(TASK),
-    md: bool = flag("--md: Markdown for a pull request or a README, in place of a page; printed, or written with -o."),
-    png: Path | None = option("FOLDER: The charts as PNG, in place of a page."),
-    svg: Path | None = option("FOLDER: The charts as SVG."),
-    pdf: Path | None = option("FOLDER: The charts as PDF."),
-    k: int = option("-k --k: An input has changed if the set of its first K answers did.", default=1, min=1),
+    md: bool = flag("--md: Instead of a page, Markdown for a pull request or a README; printed, or written with -o."),
+    png: Path | None = option("FOLDER: Instead of a page, the charts as PNG."),
+    svg: Path | None = option("FOLDER: Instead of a page, the charts as SVG."),
+    pdf: Path | None = option("FOLDER: Instead of a page, the charts as PDF."),
+    k: int = option("-k --k: List the inputs whose set of first K answers changed.", default=1, min=1),
 ) -> Output:
     """Write a report that anybody can open: one HTML file, which loads nothing else.
 
-    It says first what changed, how bad that is and what to do. Below stand charts, every changed input with both
-    rankings, and the metrics. Texts are in it if the data are where they were when the run was made, or with --data:
-    whoever gets the file can read them.
+    The page begins with what changed, how bad that is and what to do. Below are charts, every changed input with both
+    rankings, and the metrics. The page contains texts of the data if these are where they were when the run was made,
+    or with --data; whoever gets the file can read them.
 
-    Of a study it says which schemes are safe, and has a map of all runs, in which every run can be opened.
+    The page of a study shows which schemes are safe, and a map of all runs, in which you can open each run.
 
     For example: quantdrift report RUN -o page.html
 

@@ -1,4 +1,4 @@
-"""`quantdrift run`: measure a pair, write the run folder, say what was found."""
+"""`quantdrift run`: measure a pair, write the run folder, and show the result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
-from quantdrift.cli.measuring import default_place, measured, shown_run
+from quantdrift.cli.measuring import default_place, ensured, measured, shown_run
 from quantdrift.cli.options import LIMIT, SPEC, MeasuringAny, Streaming, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import Spec, Versus, parse_pair
@@ -23,31 +23,30 @@ class RunOptions(Streaming, MeasuringAny):
     """The options of `quantdrift run`."""
 
     spec: str = argument(
-        f'{SPEC}; or a model and a checkpoint that is quantized already: "minilm vs ./my-gptq"; or a model on a '
+        f'{SPEC}; or a model and a checkpoint that is already quantized: "minilm vs ./my-gptq"; or a model on a '
         'server: "minilm vs openai:http://localhost:8000/v1#my-model"'
     )
     concurrency: int | None = option(
         "N: Servers: how many requests to send at the same time; 4 by default.", min=1, max=64
     )
     query_prefix: str | None = option(
-        "TEXT: Servers: text to put before every query; by default that of the other model."
+        "TEXT: Servers: text to put before every query; by default the prompt of the other model."
     )
     document_prefix: str | None = option("TEXT: Servers: text to put before every document.")
     index: str | None = option(
-        "URL#COLLECTION: Ask a collection that is there, of a server of Qdrant, Elasticsearch or Weaviate, of "
-        "PostgreSQL, LanceDB or Chroma, in place of an index of the data; SPEC is then MODEL@fp."
+        "URL#COLLECTION: Search an existing collection (of a Qdrant, Elasticsearch or Weaviate server, PostgreSQL, "
+        "LanceDB or Chroma) instead of an index of the data; SPEC is then MODEL@fp."
     )
     shard: int | None = option(
-        "N: A corpus in shards: documents in each, 16384 by default; an interrupted worker does one shard again.",
+        "N: A corpus in shards: documents per shard, 16384 by default; an interrupted worker repeats one shard.",
         min=1,
         max=1 << 22,
     )
-
     limit: int | None = option(LIMIT, min=1)
 
     @property
     def streamed(self) -> DataKind | None:
-        """The kind of the data, where they are never in memory as a whole."""
+        """The kind of data that are never in memory as a whole; None of other data."""
         from quantdrift.data.streamed import streamed_kind
 
         asked = self.keep or any(value is not None for value in (self.engine, self.workers, self.shard))
@@ -56,12 +55,12 @@ class RunOptions(Streaming, MeasuringAny):
         return None if self.data is None else streamed_kind(self.data, asked=asked)
 
     def servers(self, pair: Spec | Versus) -> Servers | None:
-        """Return how servers are asked; None where no model is on one."""
-        given = [name for name in ("concurrency", "query_prefix", "document_prefix") if getattr(self, name) is not None]
+        """How to ask the server of a model; None if no model is on a server."""
+        asked = [name for name in ("concurrency", "query_prefix", "document_prefix") if getattr(self, name) is not None]
         if not (isinstance(pair, Versus) and pair.on_server):
-            if given:
+            if asked:
                 raise QuantDriftError(
-                    f"--{given[0].replace('_', '-')} is for a model on a server; expected "
+                    f"--{asked[0].replace('_', '-')} is for a model on a server; expected "
                     f'"REFERENCE vs openai:URL#MODEL", got {str(pair)!r}'
                 )
             return None
@@ -80,29 +79,29 @@ class RunOptions(Streaming, MeasuringAny):
 def command(options: RunOptions) -> Output:
     """Compare a model with its quantized self on a corpus, and write a run folder.
 
-    On classification data, a classifier's own logits are compared. An embedding model gets a linear classifier first,
-    fitted on its full-precision embeddings of the training part.
+    On classification data, the logits of a classifier are compared. For an embedding model, a linear classifier is
+    fitted first, on its full-precision embeddings of the training part.
 
     To compare a model with a checkpoint that is already quantized, write "MODEL vs CHECKPOINT": a folder, a hub id, a
     GGUF or an ONNX file. Either side can be a model on a server with OpenAI's embeddings API: openai:URL#MODEL, with
     the key in OPENAI_API_KEY for the host in OPENAI_BASE_URL.
 
     A cross-encoder needs search results to rerank: --shortlist RUN. Both versions of the model score the same
-    documents; so do two of them, "CROSS vs CHECKPOINT".
+    documents.
 
-    A corpus too large for memory comes in shards, corpus/*.parquet or corpus/*.jsonl in place of corpus.jsonl, in a
-    folder or at a URL that fsspec reads (s3://, hf://): --workers N, or --engine ray for many machines.
+    A corpus that is too large for memory comes in shards: corpus/*.parquet or corpus/*.jsonl instead of corpus.jsonl,
+    in a folder or at a URL that fsspec reads (s3://, hf://). Take --workers N, or --engine ray for many machines.
 
-    The run folder holds evidence.parquet (one row per query or input: both rankings, and how far scores moved) and
-    run.json (spec, versions, metrics with intervals). To see the top-1 changes: quantdrift show RUN. More metrics,
-    without the model: quantdrift metrics RUN
+    The run folder contains evidence.parquet (one row per query or input: both rankings, and how far scores moved) and
+    run.json (spec, versions, metrics with intervals). To see the top-1 changes: quantdrift show RUN. To compute more
+    metrics without the model: quantdrift metrics RUN
 
     For example: quantdrift run minilm@W4-rtn --task PythonDocsRetrieval
 
     More: docs/tutorials/search.md
     """
-    there = f"+collection={options.index}" if options.index else ""
-    pair = parse_pair(f"{options.spec}{there}")
+    collection = f"+collection={options.index}" if options.index else ""
+    pair = parse_pair(f"{options.spec}{collection}")
     if (kind := options.streamed) is not None:
         if options.limit is not None:
             raise UnsupportedError("--limit is for a corpus in memory; one in shards is searched as a whole")
@@ -114,11 +113,11 @@ def command(options: RunOptions) -> Output:
 
 
 def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
-    """Measure a pair on data that are never in memory as a whole."""
-    from quantdrift.asking.streamed_search import check_streamed, run_streamed
+    """Measure a pair on a corpus in shards."""
+    from quantdrift.asking.streamed_search import check_streamed
     from quantdrift.runs.folder import check_place
 
-    assert options.data is not None  # that is what the kind is of
+    assert options.data is not None  # it has a kind
     if options.shortlist is not None:
         raise UnsupportedError(
             "--shortlist is for a corpus in memory; leave it out, or give a folder with corpus.jsonl"
@@ -130,4 +129,4 @@ def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
         dataset = kind.dataset(options.data, options.split, shard=options.shard, progress=options.progress)
         dataset = replace(dataset, keep_own_ids=options.keep_own_ids)
         out = options.out or default_place(pair, dataset)
-        return run_streamed(pair, dataset, out=out, **options.how, **options.streaming)
+        return ensured(pair, options, dataset, out, **options.streaming)

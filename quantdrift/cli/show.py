@@ -1,4 +1,4 @@
-"""`quantdrift show`: the changed inputs of a finished run with their texts, without torch."""
+"""`quantdrift show`: list the changed inputs of a finished run with their texts, without torch."""
 
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,7 @@ from quantdrift.show.output import Output
 from quantdrift.show.tables import records, write_table
 
 _FIRST = 10
-"""Inputs that people are shown if they do not say how many."""
+"""Inputs that are shown by default."""
 
 
 @prints("json", "markdown")
@@ -24,29 +24,29 @@ def command(
     data: Path | None = option(TEXTS),
     task: str | None = option(TASK),
     kind: str = option("KIND: harmful (a relevant first answer lost), neutral, beneficial, or all.", default="all"),
-    n: int | None = option(f"-n N: How many, the worst first; {_FIRST}, and with --out all, if not given.", min=0),
-    everything: bool = flag("--all: All of them."),
-    k: int = option("-k --k: Look at the first K answers, as a set.", default=1, min=1),
+    n: int | None = option(f"-n N: How many inputs, the worst first; by default {_FIRST}, and all with --out.", min=0),
+    everything: bool = flag("--all: Show all inputs."),
+    k: int = option("-k --k: List the inputs whose set of first K answers changed.", default=1, min=1),
     out: Path | None = option(
-        "-o --out FILE: Write all of them, with whole texts, into .csv for a spreadsheet, or .parquet; or, into "
-        ".trec, a whole ranking as a TREC run file."
+        "-o --out FILE: Write the inputs with whole texts into a .csv or .parquet file; or the ranking of a model into "
+        "a .trec file (TREC run)."
     ),
     arm: Literal["candidate", "reference"] | None = option(
-        "--arm ARM: With --out FILE.trec: whose ranking, candidate (if not given) or reference."
+        "--arm ARM: With --out FILE.trec, the model: candidate (the default) or reference."
     ),
 ) -> Output:
-    """The inputs whose top-1 changed, with their texts: harmful changes first.
+    """List the inputs whose top-1 changed, with their texts: harmful changes first.
 
-    Of every input: the reference's first answer and the candidate's, their scores, whether they are relevant, and the
-    gap between the reference's first two, alone and in units of 2 epsilon (the separation ratio). Among changes of
-    one kind the largest gap is first.
+    For each input you see the first answer of the reference and of the candidate, with their scores and whether they
+    are relevant; and the reference's gap between its first two answers, also in units of 2 epsilon (the separation
+    ratio). Among changes of one kind the largest gap comes first.
 
-    A run folder holds ids only. Texts are read from where the data were when the run was made, if they are still the
-    same.
+    A run folder contains ids only. Texts are read from where the data were when the run was made, if they have not
+    changed.
 
     For example: quantdrift show RUN -o changed.csv
 
-    Either model's own ranking, for trec_eval, --shortlist or quantdrift diff: quantdrift show RUN -o candidate.trec
+    To write a ranking for trec_eval, --shortlist or quantdrift diff: quantdrift show RUN -o candidate.trec
 
     More: docs/tutorials/search.md
     """
@@ -71,6 +71,9 @@ def command(
         write_table(columns, listed, out)
     grid = changes_grid(record, changed, listed, columns, n_inputs=evidence.n_inputs, k=k, told=texts.told)
     about = {"path": str(source.path), "spec": record["spec"], "k": k, "n_inputs": evidence.n_inputs}
-    found = {"n_changed": len(changed), "kinds": counts_of(changed), "changed": records(columns, listed)}
-    shown = {**about, **found, "texts": texts.told}
-    return Output(data=shown, grids=[] if out else [grid], next=[f"written: {out}"] if out else [])
+    changes = {"n_changed": len(changed), "kinds": counts_of(changed), "changed": records(columns, listed)}
+    return Output(
+        data={**about, **changes, "texts": texts.told},
+        grids=[] if out else [grid],
+        next=[f"written: {out}"] if out else [],
+    )

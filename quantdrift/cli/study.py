@@ -1,4 +1,4 @@
-"""`quantdrift study`: many runs from one file, that go on where they were stopped."""
+"""`quantdrift study`: measure many runs from one file; the same command resumes them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ from quantdrift.study.results import pooled as pooled_of
 from quantdrift.study.suites import load_suite
 
 FOLDER = "STUDY: The folder of a study, or its study.yaml."
-OUT = "FOLDER: Where the study lies, if its study.yaml was run with --out."
+OUT = "FOLDER: The folder of the study, if its study.yaml was run with --out."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +48,13 @@ class Running(Streaming, OnCells):
 
     file: Path | None = argument("STUDY: The study.yaml.", default=None)
     suite: str | None = option(
-        "NAME: In place of a study.yaml, a study that has a name, such as those of the paper: quantdrift list suites."
+        "NAME: Instead of a study.yaml, a built-in study, such as those of the paper: quantdrift list suites."
     )
-    offline: bool = flag("Of a suite: its small variant of what is at hand, without a hub.")
-    models: list[str] | None = option("--models NAME: Of a suite: your model in place of its own; may be repeated.")
-    data: list[str] | None = option("--data DATA: Of a suite: your folder or task in its place; may be repeated.")
+    offline: bool = flag("The small variant of the suite, which downloads nothing.")
+    models: list[str] | None = option("--models NAME: A model instead of the suite's own; may be repeated.")
+    data: list[str] | None = option("--data DATA: A folder or task instead of the suite's own; may be repeated.")
     out: Path | None = option(
-        "FOLDER: Where the study lies; by default quantdrift-runs/NAME, after file or suite. The same command goes on "
-        "in it."
+        "FOLDER: The folder of the study; by default quantdrift-runs/NAME, with the name of the file or suite."
     )
     limit: int | None = option(LIMIT, min=1)
     cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
@@ -65,9 +64,9 @@ class Running(Streaming, OnCells):
 def run(options: Running) -> Output:
     """Measure every cell of a study: models x schemes x data x seeds.
 
-    What there is to do is printed first. Then every cell becomes a run folder, FOLDER/cells/NAME. The same command
-    again goes on: finished cells are not measured again, also after Ctrl-C or a crash, and two processes may share the
-    work. A cell that fails is kept with its reason, and the others go on.
+    The open cells are printed first. Then every cell becomes a run folder, FOLDER/cells/NAME. The same command resumes
+    the study after Ctrl-C or a crash: finished cells are not measured again, and two processes may share the work. If a
+    cell fails, its reason is kept, and the others are measured.
 
     \b
     A study.yaml:
@@ -87,13 +86,13 @@ def run(options: Running) -> Output:
 
 @prints("json", "markdown")
 def retry(options: Running) -> Output:
-    """Measure the cells that failed once more, and those that are open."""
+    """Measure the failed cells again, and those that are open."""
     return _measured(options, again=True)
 
 
 @prints("json", "markdown")
 def status(*, study: Path = argument(FOLDER), out: Path | None = option(OUT)) -> Output:
-    """Which cells are done, open, running or failed, and why."""
+    """Show which cells are done, open, running or failed, and why."""
     folder = _opened(study, out)
     failures = {cell.name: failed.reason for cell in folder.cells if (failed := folder.failure(cell)) is not None}
     states = {cell.name: folder.state(cell) for cell in folder.cells}
@@ -120,13 +119,13 @@ def results(
     out: Path | None = option(OUT),
     metric: list[str] | None = option(METRIC),
     pooled: str | None = option(
-        "METRIC: Also compare every scheme with the first one over all corpora, by flip@1 or ndcg@10, say."
+        "METRIC: Also compare every scheme with the first one over all corpora, by a metric such as flip@1 or ndcg@10."
     ),
     tolerance: float | None = share_option(TOLERANCE),
     mean_tolerance: float | None = share_option(MEAN_TOLERANCE),
-    file: Path | None = option("--table FILE: Write one row a cell into .csv or .parquet, for pandas or DuckDB."),
+    file: Path | None = option("--table FILE: Write one row per cell into a .csv or .parquet file."),
 ) -> Output:
-    """What the finished cells say, one row a cell; and which schemes are worse over all corpora."""
+    """Show the metrics of the finished cells, and with --pooled which schemes are worse over all corpora."""
     folder = _opened(study, out)
     cells, metrics = results_of(folder, [parse_metric(name) for name in dict.fromkeys(metric or ())])
     columns = columns_of(metrics)
@@ -145,9 +144,9 @@ def results(
     missing = Counter(result.state for result in cells if result.run is None)
     lines = [f"{n:,} {'cell is' if n == 1 else 'cells are'} {state}" for state, n in missing.items()]
     if folder.capture is not None:
-        lines.append(f"what each criterion keeps, from a checkout: python -m quantdrift_paper capture {folder.path}")
+        lines.append(f"the comparison of criteria, from a checkout: python -m quantdrift_paper capture {folder.path}")
     elif done and file is None:
-        lines.append("with 95 % intervals: --table FILE.csv, or --json")
+        lines.append("to get 95 % intervals: --table FILE.csv, or --json")
     return Output(
         data={
             "path": str(folder.path),
@@ -180,8 +179,8 @@ def _sizes(sized: Sequence[Sized]) -> Grid:
         Column("separation", "effect", separations),
         Column("p (sign)", "effect.p_separation", show_p),
     ]
-    lines = ["the same queries on the smallest and the largest part of a corpus; the parts nest"]
-    return table(columns, sized, title="What the size of the corpus does", lines=lines)
+    lines = ["the same queries on the smallest and the largest part of a corpus; each part contains the smaller ones"]
+    return table(columns, sized, title="Effect of the corpus size", lines=lines)
 
 
 def _pooled(metric: Metric, compared: Sequence[Pooled]) -> Grid:
@@ -211,7 +210,7 @@ def _pooled(metric: Metric, compared: Sequence[Pooled]) -> Grid:
     lines = [
         *in_words(compared, metric),
         *(f"Note: {row.model} {row.scheme}: {note}." for row in compared for note in row.notes),
-        f"s.e. over corpora; intervals by resampling the inputs of each; p of the {tests} test",
+        f"s.e. over corpora; intervals by resampling the inputs of each corpus; p-values of the {tests} test",
     ]
     against = compared[0].against if compared else "the first scheme"
     return table(columns, compared, title=f"{metric} against {against}", lines=lines)
@@ -229,22 +228,22 @@ def _measured(options: Running, *, again: bool) -> Output:
 
 
 def _asked_for(options: Running) -> tuple[Study, str]:
-    """The study that was asked for, and what its folder is called."""
+    """The study that the options name, and the name of its folder."""
     if (options.file is None) == (options.suite is None):
-        raise StudyError("expected a study.yaml or --suite NAME, one of the two; quantdrift list suites shows all")
+        raise StudyError("expected either a study.yaml or --suite NAME; quantdrift list suites shows all suites")
     if options.suite is not None:
         suite = load_suite(options.suite)
         study = suite.study(offline=options.offline, models=options.models or (), data=options.data or ())
         suite.refuse_missing(study)
         return study, f"{suite.name}-offline" if options.offline else suite.name
     if options.offline or options.models or options.data:
-        raise StudyError("--offline, --models and --data are of a suite; a study.yaml says itself what it measures")
-    assert options.file is not None  # one of the two is there
+        raise StudyError("--offline, --models and --data are for a suite; leave them out with a study.yaml")
+    assert options.file is not None  # checked above
     return read_study(options.file), options.file.stem
 
 
 def _opened(study: Path, out: Path | None) -> StudyFolder:
-    """The folder of a study, also where its study.yaml is named."""
+    """Open the folder of a study, which may be named by its study.yaml."""
     if study.suffix in {".yaml", ".yml"}:
         return open_study(out or RUNS / study.stem)
     if out is not None:

@@ -1,15 +1,14 @@
-"""The common part of commands that measure a study: its cells one by one, progress, and the words in the end."""
+"""Measure a study for a command: its cells one by one, with progress, and a summary at the end."""
 
 import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from quantdrift.asking.ask import State
-from quantdrift.base.display import clean, duration, error_line, note
+from quantdrift.base.display import duration, error_line, note
 from quantdrift.base.errors import DiskError, QuantDriftError
 from quantdrift.base.progress import progress_bars
 from quantdrift.base.text import counted
@@ -23,18 +22,18 @@ from quantdrift.study.sources import Data, fingerprint_of
 
 
 def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, kind: StudyKind = "grid") -> Output:
-    """Measure the open cells of a study in its folder; what is done in the end.
+    """Measure the open cells of a study in its folder, and return a summary.
 
     Args:
-        study: its cells.
+        study: the study.
         out: its folder.
-        options: of the command.
-        again: whether cells that failed are tried again.
-        kind: what its results are read as.
+        options: those of the command.
+        again: whether to try failed cells again.
+        kind: the command that reads the results.
     """
     cells = cells_of(study)
     check_folder(out)
-    bars = progress_bars(quiet=options.quiet)
+    bars = progress_bars(quiet=options.quiet, transient=True)
     data = Data(progress=bars)
     fingerprints, problems = list[str | None](), dict[str, str]()
     for cell in cells:
@@ -45,8 +44,8 @@ def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, 
             problems[cell.name] = error_line(error)
     folder = plan_into(out, cells, fingerprints, study.capture, kind=kind, shows=study.shows)
     states = {cell.name: folder.state(cell) for cell in folder.cells}
-    left = {"done"} if again else {"done", "failed"}
-    to_do = [cell for cell in folder.cells if states[cell.name] not in left]
+    finished = {"done"} if again else {"done", "failed"}
+    to_do = [cell for cell in folder.cells if states[cell.name] not in finished]
     counts = _plan(folder, states, to_do, problems)
     if options.plan or not to_do:
         return counts
@@ -59,20 +58,18 @@ def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, 
     if again:
         for cell in to_do:
             folder.forget_failure(cell)
-    display = Display(len(to_do), quiet=options.quiet)
     try:
-        with display.bars:
-            run_cells(
-                to_do,
-                folder,
-                data,
-                store=default_store() if options.cache else EmbeddingStore(None),
-                progress=display,
-                announce=display.announce,
-                failed=lambda cell, why: note(f"failed: {cell.name}: {why.reason}"),
-                device=options.device,
-                streaming=options.streaming,
-            )
+        run_cells(
+            to_do,
+            folder,
+            data,
+            store=default_store() if options.cache else EmbeddingStore(None),
+            progress=bars,
+            announce=(lambda _: None) if options.quiet else announcer(len(to_do)),
+            failed=lambda cell, why: note(f"failed: {cell.name}: {why.reason}"),
+            device=options.device,
+            streaming=options.streaming,
+        )
     except KeyboardInterrupt:
         raise Interrupted(f"finished cells are in {out}; the same command goes on from there") from None
     except DiskError as error:
@@ -83,7 +80,7 @@ def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, 
 def measured_schemes(
     model: str, schemes: Sequence[str], options: Any, out: Path, *, kind: StudyKind, **settings: Any
 ) -> Output:
-    """Measure schemes of one model as a study, on the data and as the options of a command say."""
+    """Measure schemes of one model as a study, on the data and with the settings of a command's options."""
     folder = None if options.data is None else str(options.data.absolute())
     study = Study(
         models=[ModelEntry(model=model)],
@@ -95,41 +92,17 @@ def measured_schemes(
     return measured(study, out, options, kind=kind)
 
 
-class Display:
-    """One display for a whole study: the cells, and the stage that the cell is at; lines where there is no terminal."""
+def announcer(n_cells: int) -> Callable[[Cell], None]:
+    """Return what names each cell as it begins, with the time that the rest takes at the mean rate so far."""
+    done, start = 0, time.monotonic()
 
-    def __init__(self, n_cells: int, *, quiet: bool) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as Bars
-        from rich.table import Column
+    def announce(cell: Cell) -> None:
+        nonlocal done
+        left = f"; about {duration((time.monotonic() - start) / done * (n_cells - done))} left" if done else ""
+        done += 1
+        note(f"cell {done:,} of {n_cells:,}: {cell.model}@{cell.spec.scheme} on {cell.data.called}{left}")
 
-        from quantdrift.base.console import console
-
-        out = console(error=True)
-        named = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
-        left = TextColumn("{task.fields[left]}", markup=False)
-        columns = (named, BarColumn(bar_width=16), MofNCompleteColumn(), left)
-        self.bars = Bars(*columns, console=out, transient=True, expand=True, disable=quiet)
-        self._lines = not quiet and not out.is_terminal
-        self._n, self._at, self._start = n_cells, 0, time.monotonic()
-        self._all = self.bars.add_task("", total=n_cells, left="")
-        self._stage = self.bars.add_task("", total=None, left="")
-
-    def announce(self, cell: Cell) -> None:
-        """Say which cell comes now, and how long the rest takes if it goes on like this."""
-        done, spent = self._at, time.monotonic() - self._start
-        self._at += 1
-        left = f"about {duration(spent / done * (self._n - done))} left" if done else ""
-        named = f"{cell.model}@{cell.spec.scheme} on {cell.data.called}"
-        self.bars.update(self._all, completed=done, description=clean(named), left=left)
-        if self._lines:
-            note(f"cell {self._at:,} of {self._n:,}: {named}{left and f'; {left}'}")
-
-    @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A stage of the cell."""
-        self.bars.reset(self._stage, total=total, description=f"  {clean(name)}")
-        yield lambda steps: self.bars.advance(self._stage, steps)
+    return announce
 
 
 _WORK = (
@@ -176,15 +149,15 @@ def _ended(folder: StudyFolder) -> Output:
         title=f"{folder.path}: {counts['done']:,} of {counted(len(folder.cells), 'cell')} done",
         lines=[*_reasons("failed", {cell.name: why.reason for cell, why in failed})],
         next=[
-            f"\nwhat they say: quantdrift study results {shlex.quote(str(folder.path))}",
-            *(["to try again what failed: the same line with retry in place of run"] if failed else []),
+            f"\nthe results: quantdrift study results {shlex.quote(str(folder.path))}",
+            *(["to try the failed cells again: the same line with retry in place of run"] if failed else []),
         ],
         code=1 if failed else 0,
     )
 
 
 def _reasons(what: str, by_cell: Mapping[str, str]) -> Iterator[str]:
-    """Why cells failed, or will, each reason once."""
+    """One line for each reason, with the first of its cells."""
     names: dict[str, list[str]] = {}
     for name, reason in by_cell.items():
         names.setdefault(reason, []).append(name)

@@ -1,1 +1,1 @@
-"""Data that arms are compared on: folders in BEIR layout, and tasks that come along as entry points."""
+"""The data that arms are compared on: folders in BEIR layout, labelled inputs, and tasks from entry points."""

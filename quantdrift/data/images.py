@@ -1,4 +1,4 @@
-"""Images, each decoded when it is asked for; and what tells inputs of either kind apart."""
+"""Images, which are decoded one by one on access; and functions that take texts or images."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.records import bytes_digest
 
 Kind = Literal["text", "image"]
-"""What an input is."""
+"""The kind of an input."""
 Image = NDArray[np.uint8]
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp"})
@@ -20,11 +20,11 @@ CHANNELS = 3
 
 
 class Images(Sequence[Image]):
-    """Images in their order, each uint8 [height, width, 3]; none is decoded before it is needed.
+    """A sequence of images, each uint8 [height, width, 3] and decoded on access.
 
     Args:
-        read: the image of a position.
-        contents: digest of each image as it is stored.
+        read: decodes the image at a position.
+        contents: digest of each stored image.
     """
 
     def __init__(self, read: Callable[[int], Image], contents: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ class Images(Sequence[Image]):
 
 
 def image_files(files: Sequence[Path]) -> Images:
-    """The images of files."""
+    """The images in files."""
     pillow()
     contents = [bytes_digest(file.read_bytes(), size=16) for file in files]
     return Images(lambda row: _decoded(files[row]), contents)
@@ -52,7 +52,7 @@ def kind_of(inputs: Sequence[Any]) -> Kind:
 
 
 def contents_of(inputs: Sequence[Any]) -> Iterator[str]:
-    """Yield what tells inputs apart, one string an input: the text, or a digest of the image."""
+    """Yield a string for each input that identifies its content: the text, or a digest of the image."""
     if isinstance(inputs, Images):
         yield from inputs.contents
         return
@@ -80,9 +80,9 @@ def pillow() -> Any:
 
 
 def _decoded(file: Path) -> Image:
-    """The image of a file as red, green and blue."""
+    """Decode the image in a file as RGB."""
     try:
         with pillow().open(file) as image:
             return np.asarray(image.convert("RGB"), dtype=np.uint8)
-    except Exception as error:  # what Pillow raises on broken files, and on those that are bombs
+    except Exception as error:  # Pillow raises many kinds on broken files and bombs
         raise DataError(f"{file} cannot be decoded as an image: {error}; replace it") from error

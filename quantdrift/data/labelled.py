@@ -1,6 +1,6 @@
-"""Labelled inputs of one kind: a part that is evaluated, and one to learn from.
+"""Labelled inputs of one kind: a part that is evaluated, and a part called train.
 
-Probes are fitted, and quantizers calibrated, on the part called train; figures are over the other.
+Probes are fitted, and quantizers calibrated, on train; figures are over the other part.
 """
 
 import hashlib
@@ -32,9 +32,9 @@ class Labelled:
     """One part of the data.
 
     Attributes:
-        ids: names, all different.
+        ids: unique names.
         inputs: texts, or images uint8 [height, width, 3].
-        labels: one an input; None where there are none.
+        labels: one for each input; None if there are none.
     """
 
     ids: tuple[str, ...] = field(repr=False)
@@ -44,17 +44,17 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassificationDataset:
-    """Labelled inputs of one kind, checked when it is made.
+    """Labelled inputs of one kind, checked on construction.
 
     Args:
-        name: what reports call it.
-        kind: what an input is.
+        name: the name in reports.
+        kind: kind of the inputs.
         split: name of the part that is evaluated.
-        test: that part.
-        train: what a probe is fitted on and quantizers are calibrated on, where there is any.
-        path: the folder or file it was read from, where it was.
-        read_otherwise: names of a model's prompts that the harness which the data are of would take in another way.
-        limit: where these are the first inputs of more: how many, of how many, and the digest of all.
+        test: the part that is evaluated.
+        train: the part for probes and calibration, if there is one.
+        path: the folder or file it was read from, if any.
+        read_otherwise: names of a model's prompts that the data's own harness would use in another way.
+        limit: if these are only the first inputs: their number, the number of all, and the digest of all.
 
     Raises:
         DataError: a part is empty, its ids and inputs differ in number, or an id occurs twice.
@@ -91,7 +91,7 @@ class ClassificationDataset:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences on what is tolerated but worth telling."""
+        """Faults of the data that are tolerated, one sentence each."""
         ids, contents = self.test.ids, list(contents_of(self.test.inputs))
         first = {content: name for name, content in zip(reversed(ids), reversed(contents), strict=True)}
         train = set() if self.train is None else set(contents_of(self.train.inputs))
@@ -107,11 +107,11 @@ class ClassificationDataset:
         return tuple(filter(None, sentences))
 
 
-# --- texts ----------------------------------------------------------------------------------------
+# --- reading texts and images ---------------------------------------------------------------------
 
 
 def _read_texts(file: Path, part: str) -> Labelled:
-    """The texts and labels of a JSON lines file, plain or gzipped, in the order of the file."""
+    """Read the texts and labels of a JSON lines file, plain or gzipped, in their order."""
     texts: dict[str, str] = {}
     labels: list[str] = []
     for where, name, record in retrieval.read_records(file, '{"text": "...", "label": "..."}', part=part):
@@ -123,17 +123,14 @@ def _read_texts(file: Path, part: str) -> Labelled:
     return Labelled(ids=tuple(texts), inputs=tuple(texts.values()), labels=tuple(labels) or None)
 
 
-# --- images ---------------------------------------------------------------------------------------
-
-
 def _images_in(folder: Path) -> Iterator[Path]:
-    """The image files in folders in a folder, by name."""
+    """The image files in the subfolders of a folder, sorted by name."""
     for entry in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
         yield from (file for file in sorted(entry.iterdir()) if file.suffix.lower() in SUFFIXES and file.is_file())
 
 
 def _read_images(folder: Path) -> Labelled:
-    """The images of a folder with one subfolder a class."""
+    """Read the images of a folder with one subfolder for each class."""
     files = list(_images_in(folder))
     return Labelled(
         ids=tuple(file.relative_to(folder).as_posix() for file in files),
@@ -144,7 +141,7 @@ def _read_images(folder: Path) -> Labelled:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
-    """The arrays of a file, by name; each is read when it is asked for."""
+    """Open the arrays of a file by name; each is read on access."""
     try:
         with zipfile.ZipFile(file) as packed:
             refuse_bomb(sum(member.file_size for member in packed.infolist()), file.stat().st_size)
@@ -155,7 +152,7 @@ def _opened(file: Path) -> Iterator[Any]:
 
 
 def _read_arrays(file: Path, part: str) -> Labelled:
-    """The images and labels of one part in an array file."""
+    """Read the images and labels of one part from an array file."""
     with _opened(file) as arrays:
         images, labels = arrays[f"x_{part}"], arrays.get(f"y_{part}")
     grey = images.ndim == CHANNELS
@@ -184,12 +181,14 @@ LAYOUT = (
 
 
 def _parts(place: Path) -> tuple[Kind, dict[str, Callable[[], Labelled]]]:
-    """The parts that a folder or an array file holds, and what reads each; none of retrieval data."""
+    """The kind of the inputs in a folder or array file, and a reader for each part; no parts for retrieval data."""
     if place.is_file() and place.suffix == ".npz":
         with _opened(place) as arrays:
             names = [name.removeprefix("x_") for name in arrays if name.startswith("x_")]
         return "image", {name: partial(_read_arrays, place, name) for name in names}
-    entries = sorted(place.iterdir(), reverse=True) if place.is_dir() else []  # a plain file after the gzipped one
+    entries = (
+        sorted(place.iterdir(), reverse=True) if place.is_dir() else []
+    )  # so that a plain file replaces a gzipped one
     files = {file.name.removesuffix(".gz"): file for file in entries}
     texts = {name.removesuffix(".jsonl"): file for name, file in files.items() if name.endswith(".jsonl")}
     if "corpus" in texts:
@@ -220,24 +219,24 @@ def read_classification_folder(path: str | Path, split: str = "test") -> Classif
 
 
 Dataset = retrieval.RetrievalDataset | ClassificationDataset
-"""What a pair is measured on."""
+"""The data that a pair is measured on."""
 
 
 def read_folder(folder: Path, split: str = "test") -> Dataset:
-    """Read the data in a folder: labelled inputs, or queries and documents in BEIR layout, which a corpus tells."""
+    """Read the data in a folder: queries and documents in BEIR layout if it has a corpus, else labelled inputs."""
     if folder.suffix == ".npz" or _parts(folder)[1]:
         return read_classification_folder(folder, split)
     return retrieval.read_beir_folder(folder, split)
 
 
 def is_place(name: str, beside: Path = Path()) -> bool:
-    """Whether a name of data means a folder or file: it is written as one, or a folder of that name is there."""
+    """Whether a name of data means a folder or file: it looks like a path, or there is a folder of that name."""
     written = "/" in name or name.startswith((".", "~")) or name.endswith(".npz")
     return written or (beside / name).is_dir()
 
 
 GROUP = "quantdrift.tasks"
-"""Entry points of packages that have data with a name."""
+"""The group of entry points for named data of other packages."""
 _HARNESSES = "quantdrift.harnesses"
 
 
@@ -247,7 +246,7 @@ def task_names() -> list[str]:
 
 
 def load_task(name: str, split: str = "test") -> Dataset:
-    """The data of a task: of a package that has some with that name, or one of mteb's, "NAME" or "NAME:SUBSET"."""
+    """Read the data of a task by name: that of an entry point, or mteb's "NAME" or "NAME:SUBSET"."""
     if points := entry_points(group=GROUP, name=name):
         dataset: Dataset = points[name].load()()
         return dataset
@@ -259,7 +258,7 @@ def load_task(name: str, split: str = "test") -> Dataset:
 
 
 def task_of(harness: str, name: str, split: str, subset: str | None) -> Dataset:
-    """The data of a harness' own task, by the plugin that knows it."""
+    """Read the data of a harness's own task through its plugin."""
     for point in entry_points(group=_HARNESSES, name=harness):
         read: Callable[[str, str, str | None], Dataset] = import_module(point.module).read_task
         return read(name, split, subset)
@@ -267,24 +266,24 @@ def task_of(harness: str, name: str, split: str, subset: str | None) -> Dataset:
 
 
 def sampled(dataset: Dataset, n: int, seed: int) -> Dataset:
-    """The data with n of the queries or inputs, drawn at random; a larger n has those of a smaller one too."""
+    """The data with n queries or inputs drawn at random; a larger n includes those of a smaller one."""
     return _of_rows(dataset, np.sort(np.random.default_rng(seed).permutation(size_of(dataset))[:n]).tolist())
 
 
 def limited(dataset: Dataset, n: int) -> Dataset:
-    """The data with the first n of the queries or inputs, which `limit` tells of; all of them if there are no more."""
+    """The data with the first n queries or inputs, recorded in `limit`; unchanged if there are no more."""
     total = size_of(dataset)
     limit = {"n": n, "of": total, "fingerprint": dataset.fingerprint}
     return dataset if n >= total else replace(_of_rows(dataset, range(n)), limit=limit)
 
 
 def size_of(dataset: Dataset) -> int:
-    """How many queries or inputs there are."""
+    """The number of queries or inputs."""
     return len(dataset.test.ids if isinstance(dataset, ClassificationDataset) else dataset.query_ids)
 
 
 def _of_rows(dataset: Dataset, rows: Sequence[int]) -> Dataset:
-    """The data with some of the queries or inputs."""
+    """The data with only these queries or inputs."""
     if isinstance(dataset, ClassificationDataset):
         part, labels = dataset.test, dataset.test.labels
         return replace(
@@ -305,17 +304,17 @@ def _of_rows(dataset: Dataset, rows: Sequence[int]) -> Dataset:
 
 
 def searched(dataset: Dataset) -> retrieval.RetrievalDataset:
-    """Data that are queries and documents."""
+    """Return the data if they are queries and documents; refuse others."""
     if not isinstance(dataset, retrieval.RetrievalDataset):
         raise DataError(
-            f"{dataset.path or dataset.name} has classes, and this takes queries and documents; quantdrift run takes "
-            f"it. To search, a folder needs {retrieval.LAYOUT}"
+            f"{dataset.path or dataset.name} has classes, and this command takes queries and documents; quantdrift run "
+            f"takes classes too. To search, a folder needs {retrieval.LAYOUT}"
         )
     return dataset
 
 
 def told_apart(classes: Sequence[str]) -> tuple[str, ...]:
-    """Names of classes that differ: those that occur twice get their position.
+    """Make the names of classes unique: a name that occurs twice gets its position.
 
     >>> told_apart(["crane", "heron", "crane"])
     ('crane (0)', 'heron', 'crane (2)')
@@ -327,10 +326,9 @@ def told_apart(classes: Sequence[str]) -> tuple[str, ...]:
 def match_labels(
     labels: Sequence[str], classes: Sequence[str], *, positions: bool = True
 ) -> tuple[tuple[str, ...] | None, str | None]:
-    """The class of every label: by name, whatever its case; else by position.
+    """The class of every label, by name in any case, else by position; and a remark, or None.
 
-    Labels that are names of classes win over positions, so that a model whose classes are called "0" and "1" is read
-    by these names.
+    Names of classes win over positions, so that the labels of a model with classes "0" and "1" are read as names.
 
     >>> match_labels(["positive", "negative"], ["NEGATIVE", "POSITIVE"])
     (('POSITIVE', 'NEGATIVE'), None)
@@ -346,16 +344,16 @@ def match_labels(
     numbered = positions and all(map(_is_number, distinct))
     if not means and numbered and all(int(label) < len(classes) for label in distinct):
         means, unknown = {label: classes[int(label)] for label in distinct}, []
-    # whole numbers that agree in part may be counted from another start
+    # whole numbers that match only in part may be counted from another start
     if not means or (unknown and numbered and all(map(_is_number, classes))):
         return None, (
-            "accuracy is not measured: expected labels that name the model's classes or count them; the labels are "
+            "accuracy is not measured: expected labels that name or number the model's classes; the labels are "
             f"{some(distinct)}, the classes {some(classes)}"
         )
     note = None
     if unknown:
         n = sum(label not in means for label in labels)
-        note = f"labels that are none of the model's classes, which counts as wrong: of {n:,} inputs ({some(unknown)})"
+        note = f"{n:,} inputs have a label that is no class of the model, and count as wrong ({some(unknown)})"
     return tuple(means.get(label, label) for label in labels), note
 
 

@@ -1,6 +1,6 @@
-"""Retrieval data: the texts or images that are embedded and, where there are any, their relevance labels.
+"""Retrieval data: the texts or images that are embedded and, if there are any, their relevance labels.
 
-Whatever would make a figure wrong is an error; whatever only deserves a word is in `warnings`.
+A fault that would make a figure wrong is an error; a tolerable one is in `warnings`.
 """
 
 import gzip
@@ -42,7 +42,7 @@ _EXCERPT = 60
 
 
 def plain_or_zipped(folder: Path, name: str) -> Path | None:
-    """The file of that name, plain or gzipped."""
+    """The file of this name, plain or gzipped; None if there is none."""
     return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
 
 
@@ -59,7 +59,7 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def _find_qrels(folder: Path, split: str) -> Path | None:
-    """The qrels file of a split, or None when the folder has labels of no split at all."""
+    """The qrels file of a split, or None if the folder has labels of no split at all."""
     file = plain_or_zipped(folder, f"{split}.tsv")
     splits = {entry.name.removesuffix(".gz").removesuffix(".tsv") for entry in folder.glob("*.tsv*")}
     if splits and file is None:
@@ -75,17 +75,17 @@ def read_records(
     part: str | None = None,
     images: bool = False,
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Read place, id and content of every line of a JSON lines file; each has a text, and ids are unique.
+    """Yield place, id and content of every line of a JSON lines file; each has a text, and ids are unique.
 
-    Lines of a `part` that have no id get one; where `images` may be, a line has an image or a text. `numbered` are
-    lines of the file that have been read already, with their numbers.
+    With a `part`, lines without an id get one; with `images`, a line has an image or a text. `numbered` are lines that
+    were read already, with their numbers.
     """
     lines: dict[str, int] = {}
     for number, line in read_lines(Path(file)) if numbered is None else numbered:
         where = f"{file}, line {number}"
         try:
             record = parse_json(line)
-        except ValueError as error:  # also a huge integer, or very deep nesting
+        except ValueError as error:  # also for a huge integer or very deep nesting
             at, why = (f", column {error.colno}", error.msg) if isinstance(error, json.JSONDecodeError) else ("", error)
             raise DataError(f"{where}{at}: expected a JSON object, {expected}; {why}") from error
         if not isinstance(record, dict):
@@ -108,7 +108,7 @@ def read_records(
 
 
 def _read_side(file: Path, *, titled: bool) -> tuple[tuple[str, ...], Sequence[Any], Sequence[str]]:
-    """Ids, texts or images, and texts without their titles, of a JSON lines file, in its order."""
+    """Read ids, texts or images, and texts without their titles, from a JSON lines file in its order."""
     ids, texts, images, bare = [], [], [], []
     for where, name, record in read_records(file, '{"_id": "...", "text": "..."}', images=True):
         ids.append(name)
@@ -119,21 +119,21 @@ def _read_side(file: Path, *, titled: bool) -> tuple[tuple[str, ...], Sequence[A
             bare.append(record["text"])
         if (texts and images) or ("image" in record and str(record.get("text") or "").strip()):
             raise DataError(
-                f"{where}: expected texts alone or images alone; a document that is both cannot be embedded as one"
+                f"{where}: expected only texts or only images; a document that is both cannot be embedded as one"
             )
     return tuple(ids), image_files(images) if images else tuple(texts), bare
 
 
 def text_of(record: Mapping[str, Any], where: str) -> str:
-    """The text of a document: its title, where it has one, a space and its text, stripped."""
+    """The text of a document: its title, if any, a space and its text, stripped."""
     title = record.get("title") or ""
     check_string(title, f'{where}: "title"')
     return f"{title} {record['text']}".strip()
 
 
 def _image_file(folder: Path, name: str, where: str) -> Path:
-    """The file of an image, which lies below the folder of the file that names it."""
-    with suppress(OSError, ValueError):  # a name that no file can have
+    """Return the file of an image, which has to lie below the folder of the file that names it."""
+    with suppress(OSError, ValueError):  # the name is not valid for a file
         path = (folder / name).resolve()
         if path.is_relative_to(folder.resolve()) and path.suffix.lower() in SUFFIXES and path.is_file():
             return path
@@ -142,10 +142,10 @@ def _image_file(folder: Path, name: str, where: str) -> Path:
 
 
 def read_qrels(file: Path) -> dict[str, dict[str, int]]:
-    """The judgements of a qrels file of either form, which its first line tells; a pair has one grade.
+    """Read the judgements of a qrels file of BEIR or TREC, told by its first line; a pair has one grade.
 
-    BEIR has three columns with tabs between, with or without a header line; TREC four, query, 0, document and grade,
-    with any whitespace between.
+    BEIR has three tab-separated columns, with or without a header line; TREC has four, query, 0, document and grade,
+    separated by any whitespace.
     """
     qrels: dict[str, dict[str, int]] = {}
     separator: str | None = "\t"
@@ -188,7 +188,7 @@ def check_string(value: object, what: str) -> None:
 
 
 def named(value: object, what: str) -> str:
-    """A name as a string that is not empty; a whole number becomes one."""
+    """Return a name as a string; a whole number becomes one, an empty name is refused."""
     name = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     check_string(name, what)
     if not name:
@@ -197,13 +197,13 @@ def named(value: object, what: str) -> str:
 
 
 def excerpt(value: object) -> str:
-    """The beginning of what was found, for a message."""
+    """The beginning of a value, for a message."""
     shown = value[:_EXCERPT] if isinstance(value, str) else value
     return repr(shown)[: _EXCERPT + 2] + "..." * (isinstance(value, str) and shown != value)
 
 
 def read_lines(file: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, numbered from 1; only a newline byte ends a line."""
+    """Yield the lines that are not blank, numbered from 1; only a newline byte ends a line."""
     if file.exists() and not file.is_file():
         raise DataError(f"{file} is a pipe or a device; expected a file")
     if file.suffix == ".gz":
@@ -212,7 +212,7 @@ def read_lines(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def raw_lines(stream: Any, where: Path | str, *, first: int = 1) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a binary stream as they are, numbered from `first`; one without end is refused."""
+    """Yield the lines of a binary stream unchanged, numbered from `first`; one that is too long is refused."""
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=first):
         if len(line) > LONGEST:
             raise DataError(f"{where}, line {number}: longer than {LONGEST >> 20} MB; expected a record a line")
@@ -222,7 +222,7 @@ def raw_lines(stream: Any, where: Path | str, *, first: int = 1) -> Iterator[tup
 def lines_of(
     opened: Callable[[], Any], file: Path | str, *, first: int = 1, stored: int | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Read lines as `read_lines` does, of what is opened: the first has the number `first`; it packs `stored` bytes."""
+    """Yield lines as `read_lines`, from an opened stream; `first` is the first number, `stored` its packed size."""
     number = first - 1
     try:
         with opened() as stream:
@@ -250,29 +250,28 @@ Texts = Mapping[str, str | Mapping[str, str]] | Sequence[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalDataset:
-    """The queries, documents and relevance labels of one split, checked when it is made.
+    """The queries, documents and relevance labels of one split, checked on construction.
 
     Args:
-        name: what reports call it.
-        query_ids: one unique id a query.
+        name: the name in reports.
+        query_ids: one unique id for each query.
         queries: their texts or images, in the same order.
-        document_ids: one unique id a document.
+        document_ids: one unique id for each document.
         documents: their texts or images, in the same order; ties in a ranking break by this order.
         qrels: query id to document id to grade, relevant if above 0; empty if there are no labels. Copied, so that
             changing the argument later does not change the dataset.
         split: the split that the labels belong to, such as "test".
-        notes: what was tolerated or left out in reading; `warnings` begins with it.
-        path: the folder it was read from, where it was.
-        read_otherwise: names of a model's prompts that the harness which the data are of would take in another way.
-        limit: where these are the first queries of more: how many, of how many, and the digest of all.
-        own: ids of queries that are documents too, which are left out of their own rankings; those with the same id
-            and text if None.
-        keep_own_ids: whether they are ranked nevertheless.
+        notes: remarks from reading, which `warnings` begins with.
+        path: the folder it was read from, if any.
+        read_otherwise: names of a model's prompts that the data's own harness would use in another way.
+        limit: if these are only the first queries: their number, the number of all, and the digest of all.
+        own: ids of queries that are also documents, which are left out of their own rankings; if None, those with the
+            same id and text.
+        keep_own_ids: whether these documents are ranked all the same.
 
     Raises:
         DataError: there are no queries or no documents, ids and texts differ in number, an id occurs twice, a text is
-            not a string or not writable as UTF-8, or there are judgements but none names a query and a document that
-            are both there.
+            not a string or not writable as UTF-8, or no judgement names an existing query and an existing document.
     """
 
     name: str
@@ -322,10 +321,10 @@ class RetrievalDataset:
         ('d1', 'd2')
 
         Args:
-            queries: id to text, or texts, which are called "0", "1", ...
+            queries: id to text, or texts, whose ids become "0", "1", ...
             documents: likewise; a text may be {"title", "text"}, which are joined as in beir.
             qrels: query id to document id to grade, relevant if above 0.
-            name: what reports call it.
+            name: the name in reports.
 
         Raises:
             DataError: as the class.
@@ -344,12 +343,12 @@ class RetrievalDataset:
 
     @property
     def own_ids(self) -> str | None:
-        """What is done with documents of a query's own id and text, "left out" or "kept"; None where there are none."""
+        """The treatment of queries' own documents, "left out" or "kept"; None if there are none."""
         return None if not self.own else "kept" if self.keep_own_ids else "left out"
 
     @property
     def own_rows(self) -> NDArray[np.int64] | None:
-        """Per query the position of its own document, which does not count, or -1; None where all count."""
+        """The position of each query's own document, or -1; None if no document is left out."""
         return own_rows(self.query_ids, self.document_ids, self.own or ()) if self.own_ids == "left out" else None
 
     @property
@@ -372,7 +371,7 @@ class RetrievalDataset:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences on what is tolerated but worth telling."""
+        """Faults of the data that are tolerated, one sentence each."""
         judgements, queries, documents = _flat(self.qrels), set(self.query_ids), set(self.document_ids)
         sentences = [
             counted("empty queries", empty(self.query_ids, self.queries)),
@@ -386,15 +385,15 @@ class RetrievalDataset:
         return (*self.notes, *filter(None, sentences))
 
 
-# --- queries that are documents, too --------------------------------------------------------------
+# --- queries that are also documents --------------------------------------------------------------
 
 
 def own_documents(
     query_ids: Sequence[str], queries: Sequence[Any], document_ids: Sequence[str], *documents: Sequence[Any]
 ) -> frozenset[str]:
-    """Ids of queries that are documents, too: of the same id and text, which `documents` give with and without titles.
+    """Ids of queries that are also documents, with the same id and text; `documents` are texts with and without title.
 
-    Equal ids alone tell nothing: many data number both sides from 1.
+    Equal ids alone are no proof, as many data number both sides from 1.
 
     >>> own_documents(["1", "2"], ["why?", "how?"], ["1", "2"], ["A title why?", "so"], ["why? ", "so"])
     frozenset({'1'})
@@ -411,38 +410,38 @@ def own_documents(
 def own_rows(
     query_ids: Sequence[str], document_ids: Sequence[str], own: Collection[str], start: int = 0
 ) -> NDArray[np.int64]:
-    """Per query the position of its own document, -1 where that is not there; the first document has number `start`."""
+    """The position of each query's own document, or -1 if there is none; the first document has number `start`."""
     place = {name: row for row, name in enumerate(document_ids, start) if name in own}
     return np.array([place.get(name, -1) for name in query_ids], dtype=np.int64)
 
 
 def keeping_own_ids(dataset: Any, keep: bool) -> Any:
-    """Return the data, of whatever kind, whose queries find themselves if they are to be kept."""
+    """The data, with queries that find themselves if `keep` is set."""
     if keep and not hasattr(dataset, "keep_own_ids"):
-        raise DataError(f"--keep-own-ids is of queries and documents, and {dataset.name} has classes; leave it out")
+        raise DataError(f"--keep-own-ids is for queries and documents, and {dataset.name} has classes; leave it out")
     return replace(dataset, keep_own_ids=True) if keep else dataset
 
 
 def facts_of(dataset: Any) -> list[str]:
-    """Tell data from others: name, split, digest, and what is done with queries that are documents too, if any are."""
+    """The facts that identify data: name, split, digest and, if there are any, the treatment of own documents."""
     facts = [dataset.name, dataset.split, dataset.fingerprint, getattr(dataset, "own_ids", None)]
     return [fact for fact in facts if fact is not None]
 
 
 def on_own_ids(own: Sequence[str], qrels: Mapping[str, Mapping[str, int]], kept: bool = False) -> str:
-    """Tell what is done with these queries' own documents; "" if there are none."""
+    """A sentence on the treatment of these queries' own documents; empty if there are none."""
     if not own:
         return ""
-    who = counted("queries that stand in the corpus themselves, under their own id", own)
+    who = counted("queries that are also in the corpus, under the same id", own)
     if kept:
-        return f"{who}; each finds itself in both arms, which hides what changes behind it"
+        return f"{who}; each finds itself first in both arms, which hides changes behind it"
     judged = sum(qrels.get(name, {}).get(name, 0) > 0 for name in own)
     unfound = f"; {judged:,} of them are judged relevant to themselves, which counts as not found" if judged else ""
     return f"{who}; each is left out of its own ranking, as in BEIR (--keep-own-ids ranks it){unfound}"
 
 
 def feed(digest: Any, texts: Iterable[str]) -> None:
-    """Put texts into a digest; lengths in front keep ("ab", "c") and ("a", "bc") apart."""
+    """Add texts to a digest; their lengths keep ("ab", "c") and ("a", "bc") apart."""
     raw = [text.encode() for text in texts]
     digest.update(len(raw).to_bytes(8, "little"))
     for encoded in raw:
@@ -450,29 +449,29 @@ def feed(digest: Any, texts: Iterable[str]) -> None:
 
 
 def empty(ids: Sequence[str], texts: Sequence[Any]) -> list[str]:
-    """Names of texts that say nothing; images say something."""
+    """Names of empty texts; no image is empty."""
     return [name for name, text in zip(ids, contents_of(texts), strict=True) if not text.strip()]
 
 
 def counted(what: str, names: Sequence[str]) -> str:
-    """Tell how many there are of something, and the first of them; "" if none."""
+    """The number of names and the first of them, after a title; empty if there are none."""
     return f"{what}: {len(names):,} ({some(names)})" if names else ""
 
 
 def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
     """Read a folder in BEIR layout: corpus.jsonl, queries.jsonl and qrels/<split>.tsv.
 
-    The text of a document is its title, a space and its text, stripped, as in mteb and beir. With
-    labels, only queries that have a judgement above 0 are kept, because relevance is undefined for
-    the others; mteb leaves out those without any judgement, and scores 0 for those that have only
-    judgements of 0 or below. Without labels of any split, every query is kept.
+    The text of a document is its title, a space and its text, stripped, as in mteb and beir. With labels, only queries
+    with a judgement above 0 are kept, because relevance is undefined for the others; mteb leaves out those without any
+    judgement, and scores 0 for those with only judgements of 0 or below. Without labels of any split, every query is
+    kept.
 
     Args:
         path: the folder; each of its files may be plain or gzipped.
-        split: which labels to read.
+        split: the split whose labels to read.
 
     Returns:
-        The dataset, named after the folder; `warnings` tells what was left out or tolerated.
+        The dataset, named after the folder; `warnings` lists what was left out or tolerated.
 
     Raises:
         DataError: a file is missing or unreadable, or a line of it is broken; names file and line.
@@ -500,9 +499,9 @@ Queries = tuple[tuple[str, ...], Sequence[Any], dict[str, dict[str, int]], tuple
 
 
 def read_queries(folder: Path, split: str, *, document_ids: Collection[str] | None) -> Queries:
-    """Ids and texts of the queries of a folder in BEIR layout, their judgements, and what deserves a word.
+    """Read the queries of a folder in BEIR layout: ids, texts, judgements, and remarks.
 
-    `known` are the documents' ids; None where they are not known.
+    `document_ids` is None if they are not known.
     """
     query_ids, queries, _ = _read_side(_find(folder, "queries.jsonl"), titled=False)
     qrels: dict[str, dict[str, int]] = {}
@@ -512,7 +511,7 @@ def read_queries(folder: Path, split: str, *, document_ids: Collection[str] | No
         _check_match(qrels, query_ids, document_ids, str(file))
         rows = [row for row, q in enumerate(query_ids) if any(grade > 0 for grade in qrels.get(q, {}).values())]
         if not rows:
-            raise DataError(f"{file}: no query has a judgement above 0, which is what relevant is")
+            raise DataError(f"{file}: no query has a judgement above 0, so nothing is relevant")
         kept = {query_ids[row] for row in rows}
         left_out = [query for query in query_ids if query not in kept]
         note = counted(f"of {len(query_ids):,} queries left out: no judgement above 0 in {file.name}", left_out)
@@ -523,7 +522,7 @@ def read_queries(folder: Path, split: str, *, document_ids: Collection[str] | No
 
 
 def _named(texts: Texts) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Ids, texts, and texts without titles; of a title and a text, both as `read_beir_folder` joins them."""
+    """Ids, texts and texts without titles; a title and a text are joined as by `read_beir_folder`."""
     if isinstance(texts, str):
         raise DataError(f"expected texts, a list or id to text; got one string, {excerpt(texts)}")
     if not isinstance(texts, Mapping):
@@ -544,18 +543,18 @@ def _check_texts(ids: Sequence[str], texts: Sequence[Any], where: str, kind: str
 
 
 def check_ids(ids: Sequence[str], *values: Sequence[Any], where: str) -> None:
-    """Refuse data without an input, with ids that occur twice, or with more or fewer values than ids."""
+    """Refuse data without inputs, with ids that occur twice, or with another number of values than of ids."""
     numbers = [len(ids), *map(len, values)]
     if not ids or len(set(numbers)) > 1:
         raise DataError(f"{where}: expected one id for every input, and at least one; got {numbers}")
     if twice := [name for name, times in Counter(ids).items() if times > 1]:
-        raise DataError(f"{where}: every id must be unique; twice there is {some(twice)}")
+        raise DataError(f"{where}: every id must be unique; {some(twice)} occurs twice")
 
 
 def _check_match(
     qrels: Mapping[str, Mapping[str, int]], queries: Collection[str], documents: Collection[str] | None, where: str
 ) -> None:
-    """Labels of which none applies belong to other data, or their columns are swapped."""
+    """Refuse judgements of which none applies: they belong to other data, or their columns are swapped."""
     judgements = _flat(qrels)
     known_queries, known_documents = set(queries), None if documents is None else set(documents)
     if judgements and not any(
@@ -563,7 +562,7 @@ def _check_match(
     ):
         first = f"the first one names query {judgements[0][0]!r}, document {judgements[0][1]!r}"
         there = f"queries are {some(queries)}, documents {some(documents or ['not known'])}"
-        problem = "no judgement names a query and a document that are both there"
+        problem = "no judgement names an existing query and an existing document"
         raise DataError(f"{where}: {problem}; {first}; {there}; use the ids of the texts")
 
 

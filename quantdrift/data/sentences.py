@@ -1,4 +1,4 @@
-"""Sentences of all kinds: what a model or a server is asked where nobody named texts."""
+"""Sentences of many kinds, for asking a model or a server when no texts are given."""
 
 SENTENCES = (
     "The ferry to the island leaves twice a day.",
@@ -10,4 +10,4 @@ SENTENCES = (
     "salt",
     "El museo cierra los lunes; los demás días abre a las diez de la mañana.",
 )
-"""Texts that tell which model answers. Servers that a run has seen are known by them: another list is other servers."""
+"""Texts whose embeddings identify a model. A server is recognized by them, so a changed list makes it a new server."""

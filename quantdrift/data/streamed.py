@@ -1,6 +1,6 @@
-"""Data that are never in memory as a whole: a kind of them brings shards, each of which is read where it is scored.
+"""Data that are never in memory as a whole: their documents come in shards, each read where it is scored.
 
-A kind is an entry point, also of another package.
+Each kind of such data is an entry point, also of another package.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from quantdrift.base.registry import Registry, imported
 from quantdrift.data import retrieval
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
-"""Start of a URL; one that went through a path has one slash."""
+"""The start of a URL; one that was made a Path has a single slash."""
 Document = tuple[str, str, str]
 """Id, text, and text without its title."""
 Score = Callable[[Any], bytes]
-"""Scores a shard, and returns what is kept of it."""
+"""Scores a shard and returns its result."""
 Workers = Callable[[Callable[..., Score], Sequence[Any]], Iterator[tuple[Any, bytes]]]
-"""Gives each shard to one of several workers, and yields it with what is kept of it as soon as it is scored.
+"""Hands each shard to one of several workers, and yields it with its result as soon as it is scored.
 
-A worker calls the first argument once, which loads its model; its keywords are `number`, of the worker among those of
-one machine, and `threads`, of torch.
+Each worker calls the first argument once to load its model, with the keywords `number`, of the worker on its machine,
+and `threads`, for torch.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """Documents that follow each other in a file or a table; a subclass says how they are read.
+    """Consecutive documents of a file or a table; a subclass reads them.
 
     Attributes:
-        url: of the file or table.
-        digest: of all that this holds.
-        size: of this in bytes, as it is stored.
+        url: URL of the file or table.
+        digest: digest of the whole file or table.
+        size: its stored size in bytes.
         start: position of the first document in the corpus.
-        n: how many there are.
+        n: number of documents.
         row: number of the first document in the file or table.
     """
 
@@ -57,14 +57,14 @@ class Shard:
     row: int
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents, from the first; more than `n` are not taken."""
+        """Yield the documents from the first; only `n` are taken."""
         raise NotImplementedError
 
     def read(self) -> list[Document]:
         """Read the documents.
 
         Raises:
-            DataError: a document is broken, or there are fewer than before; names file and line or row.
+            DataError: a document is broken, or there are fewer than `n`; names file and line or row.
         """
         with in_one_line(f"{self.url} cannot be read", kind=DataError):
             documents, made = list[Document](), 0
@@ -74,17 +74,17 @@ class Shard:
                 documents.append(document)
         if len(documents) < self.n:
             end = self.row + len(documents)
-            raise DataError(f"{self.url} ends after {end:,} rows; it has changed while it was read")
+            raise DataError(f"{self.url} ends after {end:,} rows; it was changed during the run")
         retrieval.check_ids([name for name, *_ in documents], where=self.url)
         return documents
 
 
 class ByPosition(Sequence[Any]):
-    """What belongs to each document of a corpus; that of the shard which was read last stays in memory.
+    """A sequence with one value for each document of a corpus; it keeps the shard that was read last in memory.
 
     Args:
-        shards: of the corpus.
-        read: reads what belongs to the documents of a shard, in their order.
+        shards: the shards of the corpus.
+        read: reads the values of a shard's documents, in their order.
     """
 
     def __init__(self, shards: Sequence[Shard], read: Callable[[Any], Sequence[Any]]) -> None:
@@ -100,19 +100,19 @@ class ByPosition(Sequence[Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamedDataset:
-    """Queries with their labels, and documents of which a shard is in memory at a time.
+    """Queries with their labels, and documents of which one shard is in memory at a time.
 
     Attributes:
-        name: what reports call it.
+        name: the name in reports.
         path: folder or URL that it was read from.
         split: the split that the labels belong to.
-        query_ids: one unique id a query.
+        query_ids: one unique id for each query.
         queries: their texts.
         qrels: query id to document id to grade.
-        shards: of the documents, in their order.
-        fingerprint: digest of queries, labels and documents, whatever the size of shards.
-        warnings: what is worth telling, one sentence each.
-        keep_own_ids: whether queries that are documents too find themselves.
+        shards: the shards of documents, in order.
+        fingerprint: digest of queries, labels and documents, independent of the size of shards.
+        warnings: faults that are tolerated, one sentence each.
+        keep_own_ids: whether queries that are also documents find themselves.
     """
 
     name: str
@@ -135,7 +135,7 @@ class StreamedDataset:
         """
         query_ids, queries, qrels, notes = retrieval.read_queries(folder, split, document_ids=None)
         if queries and not isinstance(queries[0], str):
-            raise DataError(f"{path}: a corpus in shards takes queries that are texts, and these are images")
+            raise DataError(f"{path}: the queries of a corpus in shards must be texts; got images")
         if not (shards := tuple(shards)):
             raise DataError(f"{path} holds no document; expected one at least")
         digest = hashlib.blake2b(digest_size=16)
@@ -161,32 +161,32 @@ class StreamedDataset:
 
     @property
     def n_documents(self) -> int:
-        """How many documents there are."""
+        """The number of documents."""
         return self.shards[-1].start + self.shards[-1].n
 
     @property
     def own_ids(self) -> str | None:
-        """What is done with documents of a query's own id and text; nobody knows whether there are any."""
+        """The treatment of queries' own documents; None unless they are kept, as nobody knows if there are any."""
         return "kept" if self.keep_own_ids else None
 
     def document_texts(self, wanted: Collection[str]) -> dict[str, str]:
-        """Go through the corpus for the texts of some documents, by id."""
+        """Read the texts of some documents by id, going through the whole corpus."""
         return {name: text for shard in self.shards for name, text, _ in shard.read() if name in wanted}
 
     def workers(self, engine: str, n: int | None) -> Workers | None:
-        """Return who scores the shards, as `--engine` and `--workers` ask; None for this process alone."""
+        """The workers that score the shards, for `--engine` and `--workers`; None for this process alone."""
         del engine, n
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataKind:
-    """A kind of such data.
+    """A kind of streamed data.
 
     Attributes:
-        accepts: "module:function" that says of (folder or URL, whether streaming was asked for) whether it is of it.
-        read: "module:function" that reads (folder or URL, split, shard=..., progress=...) as a `StreamedDataset`;
-            `shard` is how many documents one has at most, None where nobody says.
+        accepts: "module:function" of (folder or URL, whether streaming was asked for) that recognizes this kind.
+        read: "module:function" of (folder or URL, split, shard=..., progress=...) that returns a `StreamedDataset`;
+            `shard` is the most documents of a shard, or None.
     """
 
     accepts: str
@@ -204,16 +204,16 @@ STREAMED: Registry[DataKind] = Registry("quantdrift.data", kind=DataKind)
 
 
 def streamed_kind(place: str | Path, *, asked: bool = False) -> DataKind | None:
-    """Find the kind of the data at a place; None where they are read into memory.
+    """Find the kind of the data at a place; None if they are read into memory.
 
-    A kind that takes the place unasked comes before one that does so because streaming was asked for.
+    A kind that accepts the place in any case comes before one that accepts it because streaming was asked for.
     """
-    ways = dict.fromkeys((False, asked))
-    return next((kind for way in ways for kind in STREAMED.values() if imported(kind.accepts)(place, way)), None)
+    kinds = (kind for wanted in (False, asked) for kind in STREAMED.values() if imported(kind.accepts)(place, wanted))
+    return next(kinds, None)
 
 
 def is_url(place: str | Path) -> bool:
-    """Whether data lie elsewhere than in a folder here."""
+    """Whether a place is a URL rather than a local folder."""
     return bool(_URL.match(str(place)))
 
 
@@ -221,13 +221,13 @@ def is_url(place: str | Path) -> bool:
 
 
 def json_documents(opened: Callable[[], Any], where: str, *, first: int = 1) -> Iterator[Document]:
-    """Read documents of JSON lines ({"_id", "title", "text"}), of what is opened at the line of number `first`."""
+    """Read documents from JSON lines ({"_id", "title", "text"}) of a stream that starts at line number `first`."""
     lines = retrieval.lines_of(opened, where, first=first)
     for place, name, record in retrieval.read_records(where, '{"_id": "...", "text": "..."}', lines):
         yield name, retrieval.text_of(record, place), record["text"]
 
 
 def document_of(record: Mapping[str, Any], where: str) -> Document:
-    """Return the document of a row of a table, which has "_id", "text" and perhaps "title"; each is checked."""
+    """Read and check the document in a row of a table: "_id", "text" and, if there is one, "title"."""
     retrieval.check_string(record["text"], f'{where}: "text"')
     return retrieval.named(record["_id"], f'{where}: "_id"'), retrieval.text_of(record, where), record["text"]

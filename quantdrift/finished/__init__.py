@@ -1,1 +1,1 @@
-"""Runs that somebody else finished: two lists of answers become evidence. Needs no torch."""
+"""Runs that other programs finished: two lists of answers become evidence. Needs no torch."""

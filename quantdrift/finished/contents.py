@@ -1,4 +1,4 @@
-"""Contents of the files of a finished run, whoever wrote them."""
+"""The contents of a finished run, whichever program wrote its files."""
 
 import gzip
 import io
@@ -13,8 +13,6 @@ from quantdrift.base.errors import DataError
 from quantdrift.finished.rankings import Qrels
 from quantdrift.runs.identity import Identity
 
-_PART = 1 << 20
-
 Arm = Literal["candidate", "reference"]
 ARMS: tuple[str, ...] = get_args(Arm)
 
@@ -23,15 +21,15 @@ Kind = Literal["rankings", "answers", "samples"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a run that is compared apart from the rest: a subset and split, a task.
+    """A part of a run that is compared by itself: a subset and split, or a task.
 
     Attributes:
-        kind: what it holds.
-        content: input to what it got: of rankings item to score, of answers the answer, of samples those that lm-eval
-            logged of the document, one per filter.
-        depth: how many of the first ranks are surely the first; None for all of them.
-        complete: whether every input's list holds all its items.
-        qrels: relevance labels, where the run has them; of answers only those given are graded.
+        kind: the kind of content.
+        content: for each input its ranking (item to score), its answer, or the samples that lm-eval logged of the
+            document, one per filter.
+        depth: the number of ranks that are known to be the first ones; None for all.
+        complete: whether the list of every input holds all its items.
+        qrels: relevance labels, if the run has them; for answers, only the answers given are graded.
     """
 
     kind: Kind
@@ -46,15 +44,15 @@ class FinishedRun:
     """A finished run.
 
     Attributes:
-        path: what was read.
-        format: what wrote it.
-        name: of the model, or else of the file.
-        digest: of the content.
-        parts: by name; one of no name where there is only one.
-        identity: of a run folder, its data, and how answers were read from scores.
-        data: what it is a run on, where that is known.
-        data_by: of a run folder, the harness that the data are of; a digest of them says nothing to another.
-        notes: what to know; one sentence each, without a full stop.
+        path: the file or folder.
+        format: the name of its format.
+        name: name of the model, or else of the file.
+        digest: digest of the content.
+        parts: the parts by name; a single part may have an empty name.
+        identity: for a run folder, its data and how answers were read from scores.
+        data: name of the data, if known.
+        data_by: for a run folder, the harness of the data, whose digest means nothing to other harnesses.
+        notes: remarks, one sentence each, without a full stop.
     """
 
     path: Path
@@ -69,17 +67,17 @@ class FinishedRun:
 
     @property
     def about(self) -> dict[str, str]:
-        """The run as a record has it."""
+        """The description of the run in a record."""
         return {"path": str(self.path), "format": self.format, "name": self.name, "digest": self.digest}
 
     @property
     def model(self) -> str:
-        """The name as a pair can hold it: on one line, without the word between two models."""
+        """The name in a form that fits into a pair: one line, without " vs "."""
         return " ".join(self.name.split()).replace(" vs ", "-vs-") or self.format
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; what is gzipped is known by its first bytes, whatever its name."""
+    """Read the text of a file; a gzipped file is recognized by its first bytes."""
     try:
         with records.open_file(path) as file:
             raw = file.read()
@@ -96,18 +94,17 @@ def read_text(path: Path) -> str:
 
 
 def _unpacked(raw: bytes) -> bytes:
-    """Unpack a gzip file a part at a time, so that it cannot fill the memory."""
-    parts, made = [], 0
+    """Unpack a gzip file piece by piece, so that a bomb cannot fill the memory."""
+    unpacked = bytearray()
     with gzip.open(io.BytesIO(raw)) as stream:
-        while part := stream.read(_PART):
-            made += len(part)
-            records.refuse_bomb(made, len(raw))
-            parts.append(part)
-    return b"".join(parts)
+        while piece := stream.read(1 << 20):
+            unpacked += piece
+            records.refuse_bomb(len(unpacked), len(raw))
+    return bytes(unpacked)
 
 
 def parse_json(text: str, where: object) -> Any:
-    """The JSON value in the text of a file or of one line."""
+    """Parse the JSON text of a file or of one line."""
     try:
         return records.parse_json(text)
     except ValueError as error:
@@ -115,10 +112,10 @@ def parse_json(text: str, where: object) -> Any:
 
 
 def number(value: object) -> bool:
-    """Whether a JSON value is a number; true and false are none."""
+    """Whether a JSON value is a number; true and false are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def digest(*parts: str, size: int = 8) -> str:
-    """A digest of texts in their order, of so many bytes, as hexadecimal digits."""
+    """A digest of texts in their order, `size` bytes as hex digits."""
     return records.texts_digest(parts, size=size)

@@ -1,4 +1,4 @@
-"""Two finished runs compared: their parts as evidence, and what to know of it."""
+"""The comparison of two finished runs: evidence for each part, and remarks."""
 
 import os
 import re
@@ -30,17 +30,16 @@ class PartDiff:
     """One part of both runs.
 
     Attributes:
-        name: of the part; empty where there is only one.
-        inputs: whose inputs these are: parts of one name hold the same ones.
-        evidence: what is known of every input; None where no answer could change.
+        name: name of the part; empty if there is only one.
+        inputs: the name of the set of inputs: parts with the same name here have the same inputs.
+        evidence: the evidence of the part; None if no answer could change.
         reason: why there is no evidence.
-        lists: of rankings, the ranks of the shortest and of the longest list in A, and in B.
-        values: lm-eval's own metrics: name to the value of every document in A and in B.
-        judged_by: of these, the one that says which answers are right.
-        asked: digest of what the inputs were asked, beside their ids: documents, prompts and targets of lm-eval;
-            empty where that is not known.
-        left_out: inputs of A and of B that the other does not have.
-        notes: what to know; one sentence each, without a full stop.
+        lists: for rankings, the lengths of the shortest and of the longest list in A, and in B.
+        values: lm-eval's own metrics by name, with the value of every document in A and in B.
+        judged_by: the metric among these that says which answers are right.
+        asked: digest of lm-eval's documents, prompts and targets; empty if they are not known.
+        left_out: number of inputs that only A has, and that only B has.
+        notes: remarks, one sentence each, without a full stop.
     """
 
     name: str
@@ -109,18 +108,18 @@ def diff_runs(
     return Diff(a=a, b=b, parts=tuple(parts), notes=(*same, *notes))
 
 
-# --- whether they can be compared: the same inputs, items, prompts and settings -------------------
+# --- the parts and inputs that both have ----------------------------------------------------------
 
 
 def _pairs(a: FinishedRun, b: FinishedRun, only: Sequence[str]) -> dict[str, tuple[Part | None, Part | None]]:
-    """Parts by name; a lone part of one format is the lone part of another."""
+    """Both runs' parts by name; the only parts of two runs of different formats form a pair."""
     names = list(dict.fromkeys([*a.parts, *b.parts]))
     for name in only:
         if name not in names:
             there = some([part for part in names if part])
             hint = f"(there are {there})" if there else "(these runs have no parts; leave out --part)"
             raise UnknownNameError("part", name, names, hint=hint)
-    # a part of no name is all that its run holds
+    # a part without a name is the only one of its run
     first, second = ({n: part for n, part in run.parts.items() if not only or n in ("", *only)} for run in (a, b))
     if len(first) == len(second) == 1 and a.format != b.format:
         return {"": (next(iter(first.values())), next(iter(second.values())))}
@@ -134,16 +133,16 @@ def _pairs(a: FinishedRun, b: FinishedRun, only: Sequence[str]) -> dict[str, tup
 
 
 def _shared(a: Part, b: Part, *, common: bool) -> tuple[Part, Part, tuple[int, int]]:
-    """Both parts over the inputs that both have, and how many of either are left out."""
+    """Restrict both parts to the inputs that both have, and count those left out of each."""
     if a.kind != b.kind:
-        raise RunError(f"what they hold: {a.kind} and {b.kind}")
+        raise RunError(f"kind of content: {a.kind} and {b.kind}")
     mine, theirs = a.content, b.content
     shared = [name for name in mine if name in theirs]
     left_out = len(mine) - len(shared), len(theirs) - len(shared)
     if any(left_out) and not (common and shared):
         raise RunError(f"inputs: {only_in(mine, theirs, ('A', 'B'))}")
     filled = [name for name in shared if mine[name] and theirs[name]] if a.kind == "rankings" else []
-    if filled and not any(mine[name].keys() & theirs[name].keys() for name in filled):
+    if filled and all(mine[name].keys().isdisjoint(theirs[name]) for name in filled):
         raise RunError(
             f"all items: no input has an item in both lists; that of {filled[0]!r} holds "
             f"{some(mine[filled[0]])} in A and {some(theirs[filled[0]])} in B"
@@ -179,9 +178,9 @@ def _of_rankings(
         lists.append((min(lengths), max(lengths)))
     if not evidence.exact:
         notes.append(
-            f"lists were compared to rank {evidence.depth:,}; of items that only one list holds the other score is not "
-            "known, so epsilon is at least what is shown, and the separation ratio at most (if no others were scored, "
-            "as after reranking a shortlist, --complete says so)"
+            f"lists were compared to rank {evidence.depth:,}; an item of one list alone has no score in the other, "
+            "so epsilon is a lower bound and the separation ratio an upper one (if no other items were scored, as in "
+            "reranking a shortlist, say so by --complete)"
         )
     return PartDiff(name=name, inputs=name, evidence=evidence, lists=tuple(lists), notes=tuple(notes))
 
@@ -190,13 +189,13 @@ def _labels_missing(labels: Qrels | None, inputs: Sequence[str]) -> list[str]:
     without = [name for name in inputs if labels is not None and not labels.get(name)]
     if labels and len(without) == len(inputs):
         raise DataError(
-            f"the relevance labels are of other inputs: they are of {some(labels)}, the runs hold {some(inputs)}"
+            f"the relevance labels belong to other inputs: they are for {some(labels)}, the runs hold {some(inputs)}"
         )
     return [f"{len(without):,} of {len(inputs):,} inputs have no relevance label"] if without else []
 
 
 def _of_answers(name: str, a: Part, b: Part) -> PartDiff:
-    """Answers that are right by the labels that the runs bring, if these grade all of them."""
+    """The evidence of answers, with the labels of the runs if these grade all answers."""
     arms, right = (a.content, b.content), None
     labels = {key: {**(b.qrels or {}).get(key, {}), **(a.qrels or {}).get(key, {})} for key in a.content}
     if all(answer in labels[key] for arm in arms for key, answer in arm.items()):
@@ -227,17 +226,17 @@ def _of_samples(name: str, a: Part, b: Part) -> list[PartDiff]:
 
 
 def estimate_of(metric: Metric, part: PartDiff) -> Estimate:
-    """A metric of one part; undefined where it cannot be had."""
+    """A metric of one part; undefined if it cannot be computed."""
     if part.evidence is None:
         return undefined(part.reason or "no answer that could change")
     return metric.known_over([part.evidence])
 
 
 def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
-    """A metric over the inputs of all parts that have evidence, where every input counts once.
+    """A metric over the inputs of all parts with evidence; every input counts once.
 
-    Parts that hold the same inputs (filters of lm-eval) are averaged first, input by input: a
-    mean of means, with a bootstrap interval over inputs.
+    Parts with the same inputs (filters of lm-eval) are first averaged input by input; the result is then a mean of
+    means, with a bootstrap interval over inputs.
     """
     groups: dict[str, list[Evidence]] = {}
     for part in parts:
@@ -259,7 +258,7 @@ def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
 
 
 def change_of(values: Values) -> tuple[float | None, float | None, Estimate]:
-    """One of the harness's own metrics: mean in A, mean in B, and the change with its interval."""
+    """The mean of one of the harness's own metrics in A and in B, and the change with its interval."""
     before, after = values
     both = ~(np.isnan(before) | np.isnan(after))
     if not both.any():
@@ -268,11 +267,11 @@ def change_of(values: Values) -> tuple[float | None, float | None, Estimate]:
     return float(before.mean()), float(after.mean()), mean_estimate(after - before)
 
 
-# --- as run folders, which the other commands read ------------------------------------------------
+# --- run folders, for the other commands ----------------------------------------------------------
 
 
 def write_diff(diff: Diff, folder: Path) -> list[Run]:
-    """Write one run folder, or one per part below it, of the name of the part."""
+    """Write one run folder; for several parts, one below it for each part, called like the part."""
     held = {part.name: (part, part.evidence) for part in diff.parts if part.evidence is not None}
     if not held:
         raise RunError("there is no evidence to write: no part has an answer that could change")
@@ -283,8 +282,8 @@ def write_diff(diff: Diff, folder: Path) -> list[Run]:
     sources = {os.path.realpath(run.path) for run in (diff.a, diff.b)}
     if len(set(places.values())) < len(places) or sources & set(map(os.path.realpath, places.values())):
         raise RunError(
-            f"{some(map(str, places.values()))}: expected a folder of its own for each comparison, and not one of the "
-            "two runs that are compared. Choose another folder with --out, or one part with --part"
+            f"{some(map(str, places.values()))}: expected a folder of its own for each comparison, other than the two "
+            "runs. Choose another folder with --out, or one part with --part"
         )
     return [
         write_run(places[name], evidence=evidence, record=_record(diff, part, evidence))
@@ -295,10 +294,10 @@ def write_diff(diff: Diff, folder: Path) -> list[Run]:
 def _record(diff: Diff, part: PartDiff, evidence: Evidence) -> dict[str, Any]:
     a, b = diff.a, diff.b
     named = ", ".join(dict.fromkeys(name for name in (a.data or b.data, part.name) if name))
-    # the reference is what its file holds; two diffs with one reference can be compared
+    # the reference is identified by its file, so that two diffs with the same one can be compared
     model = {"name": a.model, "fingerprint": f"{a.format}:{a.digest}"}
     data = {"name": named or f"{evidence.n_inputs:,} inputs", "fingerprint": data_digest(evidence, part.asked)}
-    # what a bound is worth depends on how deep the lists were
+    # how tight a bound is depends on the length of the lists
     compared = {} if evidence.exact else {"ranks_compared": evidence.depth}
     return {
         "spec": f"{a.model} vs {b.model}",
@@ -319,7 +318,7 @@ def _record(diff: Diff, part: PartDiff, evidence: Evidence) -> dict[str, Any]:
 
 
 def data_digest(evidence: Evidence, asked: str = "") -> str:
-    """Digest the ids of the inputs and their labels, whatever their order, and what they were asked."""
+    """Digest the ids of the inputs with their labels, in any order, and the digest `asked`."""
     rows = [asked] if asked else []
     for row, name in enumerate(evidence.input_ids):
         labels = {} if evidence.judgements is None else evidence.judgements.of(row)

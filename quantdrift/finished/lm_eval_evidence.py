@@ -1,4 +1,4 @@
-"""Two runs of lm-eval on one task, document by document: their evidence, and the figures of it."""
+"""Two runs of lm-eval on one task, document by document: their evidence, and figures from it."""
 
 import json
 import math
@@ -21,16 +21,15 @@ from quantdrift.statistics.estimates import Estimate, mean_estimate, quantile_es
 Sample = Mapping[str, Any]
 Values = NDArray[np.float64]
 
-# --- one sample: what a task asked about one document, and what the model answered ----------------
+# --- one sample: the requests for one document, and the model's answers ---------------------------
 
 Kind = Literal["multiple_choice", "loglikelihood", "rolling", "generate_until"]
-"""What the requests of a document are: the log-likelihoods of several texts or of one, that of the
-whole document, or a text to generate."""
+"""The kind of a document's requests: the log-likelihoods of several texts or of one, that of the whole document, or a
+text to generate."""
 
 HASHES = ("doc_hash", "prompt_hash", "target_hash")
 _TWO = 2
-"""Arguments of a request for a continuation: context and text. And its answer: log-likelihood, and
-whether greedy decoding gives it."""
+"""Length of a request for a continuation (context and text)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +37,16 @@ class Document:
     """The answer of one arm to one document, after one filter.
 
     Attributes:
-        doc_id: of the document, as lm-eval counts.
+        doc_id: lm-eval's number of the document.
         filter: name of the filter.
-        kind: of its requests.
-        requests: the arguments of each request, as JSON has them; of a question its choices.
-        loglikelihoods: of each request; empty for generated text.
-        greedy: whether greedy decoding gives the text, of each request; empty where nobody asked.
-        answer: the generated text after the filter; "" otherwise.
-        target: what is right, as a string.
-        metrics: name to the value of every metric that is a number.
-        hashes: those of HASHES that the sample has.
+        kind: kind of its requests.
+        requests: the arguments of each request as JSON values; a question has one request for each choice.
+        loglikelihoods: one for each request; empty for generated text.
+        greedy: for each request whether greedy decoding gives its text; empty if lm-eval does not say.
+        answer: the generated text after the filter; otherwise empty.
+        target: the right answer, as a string.
+        metrics: the metrics that are numbers, by name.
+        hashes: the entries of HASHES that the sample has.
     """
 
     doc_id: int
@@ -63,7 +62,7 @@ class Document:
 
 
 def read_document(sample: Sample, task: str) -> Document:
-    """Read a sample as lm-eval has it in memory or in a file."""
+    """Read a sample of lm-eval, from its memory or from a file."""
     try:
         logged = _logged(sample)
         requests, metrics = _requests(logged["arguments"]), _metrics_of(logged)
@@ -77,7 +76,7 @@ def read_document(sample: Sample, task: str) -> Document:
             answered["answer"] = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
         else:
             kind = "rolling" if len(requests[0]) < _TWO else kind
-            if "acc_mutual_info" in metrics:  # it asks for each choice again, without the prompt
+            if "acc_mutual_info" in metrics:  # this metric adds a request without the prompt for each choice
                 requests, answers = (part[: len(part) // 2] for part in (requests, answers))
             pairs = [answer if isinstance(answer, list) else (answer, None) for answer in answers]
             answered["loglikelihoods"] = tuple(float(score) for score, _ in pairs)
@@ -85,7 +84,7 @@ def read_document(sample: Sample, task: str) -> Document:
         return Document(
             doc_id=int(logged["doc_id"]),
             filter=str(logged["filter"]),
-            kind=kind,  # type: ignore[arg-type]  # one of them
+            kind=kind,  # type: ignore[arg-type]  # a str to mypy
             requests=requests,
             target=str(logged.get("target")),
             metrics=metrics,
@@ -96,12 +95,12 @@ def read_document(sample: Sample, task: str) -> Document:
         shown = sample.get("doc_id") if isinstance(sample, Mapping) else None
         raise RunError(
             f"{task}: expected a sample of lm-eval (doc_id, arguments, filtered_resps, filter); "
-            f"that of document {shown} is none: {type(error).__name__} {error}"
+            f"the one of document {shown} is not: {type(error).__name__} {error}"
         ) from error
 
 
 def _requests(arguments: Any) -> tuple[tuple[Any, ...], ...]:
-    """The arguments of every request; a file has {"gen_args_0": {"arg_0": ...}, ...}."""
+    """The arguments of every request, which a file has as {"gen_args_0": {"arg_0": ...}, ...}."""
     arguments = arguments.values() if isinstance(arguments, dict) else arguments
     requests = tuple(tuple(parts.values() if isinstance(parts, dict) else parts) for parts in arguments)
     if not requests or not all(requests):
@@ -110,7 +109,7 @@ def _requests(arguments: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 def _logged(sample: Sample) -> dict[str, Any]:
-    """Keep what is read of a sample, as it reads back from JSON."""
+    """The fields of a sample that are read, as values that JSON gives back."""
     kept = {name: value for name, value in sample.items() if name not in {"doc", "resps"}}
     text = json.dumps(kept, default=lambda value: value.item() if getattr(value, "ndim", None) == 0 else str(value))
     logged: dict[str, Any] = json.loads(text)
@@ -118,13 +117,13 @@ def _logged(sample: Sample) -> dict[str, Any]:
 
 
 def _strings(value: Any) -> Any:
-    """A generated text, or lists of them, as a file has it."""
+    """A generated text, or nested lists of them, as strings."""
     return [_strings(part) for part in value] if isinstance(value, list) else str(value)
 
 
 def _metrics_of(sample: Sample) -> dict[str, float]:
-    """The metrics of a document that are one number; others are of the whole task."""
-    # drift_: ours, of a pair; what lm-eval logs as perplexity is the log-likelihood, which we have
+    """The metrics of a document that are one number; others describe the whole task."""
+    # drift_ are ours, of a pair; lm-eval logs the log-likelihood, which is known already, as perplexity
     names = [name for name in sample.get("metrics", ()) if not name.startswith("drift_") and name != "perplexity"]
     values = {name: sample.get(name) for name in names}
     return {
@@ -134,16 +133,16 @@ def _metrics_of(sample: Sample) -> dict[str, float]:
     }
 
 
-# --- which choice of a question is right, from what lm-eval logs of it ----------------------------
+# --- the right choices of a question, which lm-eval does not log as such ---------------------------
 
 ACCURACY = "acc"
 
 
 def right_choices(reference: Sequence[Document], candidate: Sequence[Document]) -> list[frozenset[int]] | None:
-    """The right choices of every question of two arms, in their order; None where they are not sure.
+    """The right choices of every question of two arms, in order; None if they cannot be told for certain.
 
-    The target may be a number, or the text of a choice, or only the accuracies tell. A reading has to name a choice
-    of every question, and to agree with every accuracy.
+    They are read from the target, as the number or as the text of a choice, or else from the accuracies. A reading
+    counts only if it names a choice for every question and agrees with every logged accuracy.
     """
     pairs = list(zip(reference, candidate, strict=True))
     fitting = []
@@ -156,13 +155,13 @@ def right_choices(reference: Sequence[Document], candidate: Sequence[Document]) 
         )
         if all(choices) and agrees:
             fitting.append(choices)
-    # choices that are numbers themselves, and no accuracy that would tell which reading is meant
+    # if choices are numbers themselves, only accuracies could tell whether the target is a number or a text
     unsure = not any(ACCURACY in document.metrics for document in reference)
     return None if not fitting or (unsure and any(other != fitting[0] for other in fitting)) else fitting[0]
 
 
 def _by_number(document: Document, _: Document) -> frozenset[int]:
-    """A number, or a list of them; 1.0 is 1."""
+    """Read the target as a number or a list of numbers; 1.0 is 1."""
     numbers = re.fullmatch(r"[\[(]?(\d{1,4}(?:\.0)?(?:, \d{1,4})*),?[\])]?", document.target)
     right = {int(float(number)) for number in numbers[1].split(", ")} if numbers else set()
     return frozenset(right if all(number < len(document.requests) for number in right) else ())
@@ -174,7 +173,7 @@ def _by_text(document: Document, _: Document) -> frozenset[int]:
 
 
 def _by_accuracy(document: Document, other: Document) -> frozenset[int]:
-    """The choice that an arm was right with; else the only choice that no arm was wrong with."""
+    """The choice with which an arm was right; else the only choice with which no arm was wrong."""
     right, wrong = (
         {_chosen(arm) for arm in (document, other) if arm.metrics.get(ACCURACY) == value} for value in (1, 0)
     )
@@ -183,16 +182,16 @@ def _by_accuracy(document: Document, other: Document) -> frozenset[int]:
 
 
 def _chosen(document: Document) -> int:
-    """The chosen answer; of equal ones the first, as lm-eval chooses."""
+    """The choice of highest log-likelihood; of equal ones the first, as in lm-eval."""
     return int(np.argmax(document.loglikelihoods))
 
 
 # --- two runs on one task -------------------------------------------------------------------------
 
 LOGLIKELIHOOD = "loglikelihood"
-"""Name of the value that a document with one text has, beside lm-eval's metrics."""
+"""Name of the log-likelihood among the values of documents with one text, beside lm-eval's metrics."""
 _BEST_KNOWN = ("exact_match", "acc")
-"""The metrics that a generated answer is judged by first, of several that say right or wrong."""
+"""The metrics to prefer as judges of a generated answer, if several say right or wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -200,12 +199,12 @@ class PairedFilter:
     """Both arms on the documents of a task, after one filter.
 
     Attributes:
-        kind: of the task's requests.
-        doc_ids: of the documents, in order; inputs of the evidence are called by them.
-        values: name to the value of every document in the reference and in the candidate, float64 [n_documents], NaN
-            where it has none: lm-eval's metrics that are one number, and "loglikelihood" where a document is one text.
+        kind: kind of the task's requests.
+        doc_ids: numbers of the documents, in order; they are the input ids of the evidence.
+        values: by name the values of all documents in the reference and in the candidate, float64 [n_documents], NaN
+            if missing: lm-eval's metrics that are one number, and "loglikelihood" if a document is one text.
         evidence: the choices as rankings, the generated text as an answer, or whether greedy decoding gives the text;
-            None where there is no answer to compare.
+            None if there is no answer to compare.
         reason: why there is no evidence.
         judged_by: the metric that says which answers are right; None if none does.
     """
@@ -228,22 +227,22 @@ class PairedFilter:
 
 
 def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, task: str) -> dict[str, PairedFilter]:
-    """Join the samples of two runs on document and filter.
+    """Pair the samples of two runs by document and filter.
 
     The chosen answer of a question is the choice of highest log-likelihood, the first of equal ones, as in lm-eval's
     `acc`.
 
     Args:
-        reference: samples of one task, as lm-eval has them in memory or in a --log_samples file.
-        candidate: likewise, of the other run.
-        task: its name.
+        reference: samples of one task, from lm-eval's memory or from a --log_samples file.
+        candidate: the samples of the other run.
+        task: name of the task.
 
     Returns:
         Both arms by filter, in the order of the samples.
 
     Raises:
-        RunError: they are no samples, or not of the same documents with the same prompts, targets, choices and
-            settings of generation; says what differs.
+        RunError: they are no samples, or differ in documents, prompts, targets, choices or settings of generation;
+            says what differs.
     """
     before, after = (_by_filter(samples, task) for samples in (reference, candidate))
     _same("filters", before, after, task)
@@ -309,13 +308,13 @@ def _paired(before: Sequence[Document], after: Sequence[Document]) -> PairedFilt
         marks = [dict(zip(ids, arm == 1.0, strict=True)) for arm in paired.values[judge]]
         try:
             return replace(paired, evidence=evidence_of_answers(*answers, right=(marks[0], marks[1])), judged_by=judge)
-        except RunError:  # it judges more than the answer, or not the same way twice
+        except RunError:  # the metric depends on more than the answer
             continue
     return replace(paired, evidence=evidence_of_answers(*answers))
 
 
 def _of_choices(paired: PairedFilter, before: Sequence[Document], after: Sequence[Document]) -> PairedFilter:
-    """The choices of every question as its two rankings."""
+    """Add the evidence of questions, whose choices are two rankings."""
     if not np.isfinite([score for document in (*before, *after) for score in document.loglikelihoods]).all():
         return replace(paired, reason="a choice has a log-likelihood that is not finite")
     rankings = [
@@ -341,13 +340,13 @@ def _values(before: Sequence[Document], after: Sequence[Document]) -> dict[str, 
     values = {name: columns(name) for name in names if name in common}
     if all(len(document.loglikelihoods) == 1 for document in (*before, *after)):
         arms = (np.array([document.loglikelihoods[0] for document in arm]) for arm in (before, after))
-        # a text that a model holds for impossible has no change that could be averaged
+        # a text of probability 0 has no finite change
         first, second = (np.where(np.isfinite(arm), arm, np.nan) for arm in arms)
         values[LOGLIKELIHOOD] = first, second
     return values
 
 
-# --- figures: of every document, and of the task --------------------------------------------------
+# --- figures of every document, and of the task ----------------------------------------------------
 
 RIGHT_TO_WRONG, WRONG_TO_RIGHT = "drift_right_to_wrong_", "drift_wrong_to_right_"
 CHANGE = f"drift_change_{LOGLIKELIHOOD}"
@@ -362,14 +361,14 @@ HIGHER_IS_BETTER: dict[str, bool | None] = {
     RIGHT_TO_WRONG: False,
     WRONG_TO_RIGHT: True,
 }
-"""Figure to the better direction; names that end in an underscore go before one of a metric."""
+"""Whether higher is better, by figure; a name with an underscore at its end is a prefix to a metric's name."""
 
 _OF_RANKINGS = frozenset({"rank", "gain", "grade", "similarity"})
-"""Units of metrics that say something of longer rankings than a question's few choices."""
+"""Units of metrics that are meant for longer rankings than a question's few choices."""
 
 
 def per_document(paired: PairedFilter) -> dict[str, Values]:
-    """Figures that every document has, float64 [n_documents] without NaN; those of a task are their means."""
+    """Figures of every document, float64 [n_documents] without NaN; a task has their means."""
     figures: dict[str, Values] = {}
     for name in ("flip@1", "at_risk"):
         values = _per_input(name, paired)
@@ -385,13 +384,13 @@ def per_document(paired: PairedFilter) -> dict[str, Values]:
 
 
 def scores_of(paired: PairedFilter) -> dict[str, Values]:
-    """Gap, epsilon and separation ratio of every document, NaN and +inf where it has no finite value."""
+    """Gap, epsilon and separation ratio of every document, NaN or +inf if it has no finite value."""
     columns = {f"drift_{name}": _per_input(name, paired) for name in ("gap", "epsilon", "separation")}
     return {name: values for name, values in columns.items() if values is not None and not np.isnan(values).all()}
 
 
 def medians_of(parts: Sequence[PairedFilter]) -> dict[str, Estimate]:
-    """Medians over the documents of one task, or of several pooled, where they are finite."""
+    """Finite medians over the documents of one task, or of several pooled tasks."""
     separation = parse_metric("separation")
     medians = {key_of(separation): _over(separation, parts)}
     if changes := [change for part in parts if (change := _change(part)) is not None]:
@@ -400,16 +399,16 @@ def medians_of(parts: Sequence[PairedFilter]) -> dict[str, Estimate]:
 
 
 def details_of(paired: PairedFilter, *, warn: Callable[[str], None]) -> dict[str, Any]:
-    """Everything that is known of a task after one filter, as JSON has it.
+    """All figures of a task after one filter, as JSON values.
 
     Args:
         paired: both arms.
-        warn: told of metrics that cannot be computed.
+        warn: called with a sentence for each metric that cannot be computed.
 
     Returns:
-        The default metrics that fit by their keys, null where undefined; what right_to_wrong
-        and the like are, and each of lm-eval's metrics that is one number: of the reference and its
-        change. Rates and changes with `_low` and `_high`, the ends of their 95 % interval.
+        By key: the default metrics that fit, null if undefined; the figures of `per_document`; and of each of lm-eval's
+        metrics that is one number the reference's mean and the change. Rates and changes also have `_low` and `_high`,
+        the ends of the 95 % interval.
     """
     details = {"kind": paired.kind, "drift_n_inputs": len(paired.doc_ids), "judged_by": paired.judged_by}
     if paired.evidence is None:
@@ -426,7 +425,7 @@ def details_of(paired: PairedFilter, *, warn: Callable[[str], None]) -> dict[str
 
 
 def pooled_details(parts: Sequence[PairedFilter]) -> dict[str, Any]:
-    """Give the details of several tasks, every document counting once; without lm-eval's metrics."""
+    """The figures of several tasks together, every document counting once; without lm-eval's own metrics."""
     return {
         "drift_n_inputs": sum(len(part.doc_ids) for part in parts),
         **_written({key_of(metric): _over(metric, parts) for metric in _metrics()}),
@@ -435,7 +434,7 @@ def pooled_details(parts: Sequence[PairedFilter]) -> dict[str, Any]:
 
 
 def _metrics() -> list[Metric]:
-    """The default metrics that say something of the first answer, and those that the user asks for."""
+    """The default metrics about the first answer, and those that the user asks for."""
     unfit = [
         metric
         for metric in default_metrics()
@@ -464,7 +463,7 @@ def _written(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
 
 
 def _change(paired: PairedFilter) -> Values | None:
-    """Return by how much the log-likelihood of every document with one text changed."""
+    """The change of the log-likelihood of every document with one text; None if one is not finite."""
     before, after = paired.values.get(LOGLIKELIHOOD, (np.array([np.nan]),) * 2)
     return after - before if np.isfinite(after - before).all() else None
 

@@ -1,12 +1,12 @@
-"""Two finished rankings, or answers, of every input to evidence.
+"""Evidence from two finished rankings, or two answers, of every input.
 
-What a list that was cut short leaves out is not known: not its score in the other arm, nor whether it moved more than
-everything listed. So the extremes of delta are over the items that both lists hold, epsilon and S are lower bounds,
-and the evidence says so.
+Of an item that a truncated list leaves out, neither the score nor its change is known. So the extremes of delta are
+over the items that both lists hold, epsilon and S are lower bounds, and the evidence says so.
 """
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ Rankings = Mapping[str, Ranking]
 Qrels = Mapping[str, Mapping[str, int]]
 
 DEPTH = 200
-"""Ranks kept of either arm."""
+"""Most ranks that are kept of each arm."""
 
 _MOST = float(np.finfo(np.float32).max)
 
@@ -44,7 +44,20 @@ def evidence_of_rankings(
     delta = candidate score - reference score of the items that both lists of an input hold, in float32.
     """
     _same_inputs(reference, candidate)
-    key: Callable[[str], Any] = position or (lambda item: item)
+    for input_id, before in reference.items():
+        _check(input_id, before, candidate[input_id], complete=complete)
+    return _evidence(reference, candidate, qrels, complete=complete, position=position, depth=depth)
+
+
+def _evidence(
+    reference: Rankings,
+    candidate: Rankings,
+    qrels: Qrels | None,
+    *,
+    complete: bool = False,
+    position: Callable[[str], Any] | None = None,
+    depth: int = DEPTH,
+) -> Evidence:
     names: dict[str, int] = {}
     deepest = [max(len(listed) for listed in arm.values()) for arm in (reference, candidate)]
     n_inputs, n_ranks = len(reference), max(1, min(depth, *deepest))
@@ -54,7 +67,6 @@ def evidence_of_rankings(
     n_items = np.zeros(n_inputs, dtype=np.int64)
     for row, (input_id, before) in enumerate(reference.items()):
         after = candidate[input_id]
-        _check(input_id, before, after, complete=complete)
         shared = [item for item in before if item in after]
         n_items[row] = len(before) + len(after) - len(shared)
         if shared:
@@ -64,8 +76,8 @@ def evidence_of_rankings(
         elif complete:
             extremes[:, row] = np.nan
         for arm, listed in enumerate((before, after)):
-            # twice, as Python sorts stably: by position, and then the best first
-            ranked = sorted(sorted(listed, key=key), key=listed.__getitem__, reverse=True)[:n_ranks]
+            # by score, ties by position, as Python's sort is stable
+            ranked = sorted(sorted(listed, key=position), key=listed.__getitem__, reverse=True)[:n_ranks]
             items[arm, row, : len(ranked)] = [names.setdefault(item, len(names)) for item in ranked]
             for whose, scored in enumerate((before, after)):
                 scores[arm, whose, row, : len(ranked)] = [scored.get(item, math.nan) for item in ranked]
@@ -93,22 +105,12 @@ def evidence_of_answers(
     *,
     right: tuple[Mapping[str, bool], Mapping[str, bool]] | None = None,
 ) -> Evidence:
-    """Evidence of one answer per input and arm, without scores: a generated text.
+    """Evidence of one answer per input and arm without scores, such as a generated text.
 
-    An answer is a ranking of one item, so a flip is another answer. What rests on a score is undefined.
+    An answer is a ranking of one item, so a flip is a different answer. Figures that need a score are undefined.
     """
     _same_inputs(reference, candidate)
-    names: dict[str, int] = {}
-    unknown = np.full((len(reference), 1), np.nan, dtype=np.float32)
-    tops = [
-        Top(
-            items=np.array([[names.setdefault(arm[name], len(names))] for name in reference], dtype=np.int64),
-            reference_scores=unknown,
-            candidate_scores=unknown,
-        )
-        for arm in (reference, candidate)
-    ]
-    judgements = None
+    qrels = None
     if right is not None:
         for name, answer in reference.items():
             if answer == candidate[name] and right[0][name] != right[1][name]:
@@ -117,22 +119,13 @@ def evidence_of_answers(
             name: {answer: int(right[0][name]), candidate[name]: int(right[1][name])}
             for name, answer in reference.items()
         }
-        judgements = Judgements.from_qrels(qrels, list(reference), list(names))
-    return Evidence(
-        input_ids=np.array(list(reference), dtype=object),
-        item_ids=np.array(list(names), dtype=object),
-        reference_top=tops[0],
-        candidate_top=tops[1],
-        delta_min=unknown[:, 0],
-        delta_max=unknown[:, 0],
-        n_items=np.ones(len(reference), dtype=np.int64),
-        judgements=judgements,
-        deltas="none",
-    )
+    before, after = ({name: {answer: math.nan} for name, answer in arm.items()} for arm in (reference, candidate))
+    unknown, one = np.full(len(reference), np.nan, dtype=np.float32), np.ones(len(reference), dtype=np.int64)
+    return replace(_evidence(before, after, qrels), deltas="none", delta_min=unknown, delta_max=unknown, n_items=one)
 
 
 def only_in(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> str:
-    """Tell what either of two mappings alone has: counts and examples; empty where they have the same."""
+    """Describe the keys that only one of two mappings has, by counts and examples; empty if there are none."""
     parts = [
         f"{len(missing):,} of {len(names_here):,} only in {name} ({some(map(str, missing))})"
         for name, names_here, others in ((names[0], first, second), (names[1], second, first))
@@ -150,7 +143,7 @@ def _same_inputs(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> 
 
 def _check(input_id: str, before: Ranking, after: Ranking, *, complete: bool) -> None:
     for arm, listed in (("reference", before), ("candidate", after)):
-        # also false of NaN, and of an integer that no float can hold
+        # NaN fails this comparison too, and so does an integer too large for a float
         wrong = next((item for item, score in listed.items() if not -_MOST <= score <= _MOST), None)
         if wrong is not None:
             raise RunError(

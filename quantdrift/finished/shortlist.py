@@ -1,4 +1,4 @@
-"""A fixed shortlist: the documents of each query that a reranker scores, from a finished search."""
+"""A fixed shortlist from a finished search: the documents of each query that a reranker scores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ class Shortlist:
     """The first documents of each query, the same for both arms of a reranker.
 
     Attributes:
-        documents: query id to document ids, best first; no query without a document.
+        documents: query id to document ids, best first; queries without a document are not included.
         top: documents per query that were asked for; some queries may have fewer.
-        record: what run.json says of where it came from, as JSON values.
-        notes: what deserves a word, one sentence each.
+        record: its source as JSON values, for run.json.
+        notes: remarks, one sentence each.
     """
 
     documents: Mapping[str, tuple[str, ...]]
@@ -36,13 +36,13 @@ class Shortlist:
 
     @property
     def digest(self) -> str:
-        """A digest of which documents each query has, in whatever order they were ranked."""
+        """A digest of the set of documents of each query, whatever their ranks."""
         lists = sorted(self.documents.items())
         return digest(*(text for query, names in lists for text in (query, *sorted(names), "")), size=16)
 
 
 def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -> Shortlist:
-    """The first documents of each query of a finished search."""
+    """Read the first documents of each query from a finished search."""
     if top < 1:
         raise DataError(f"expected a shortlist of at least 1 document, got --top {top}")
     if not path.exists():
@@ -70,7 +70,7 @@ def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -
 
 
 Found = tuple[dict[str, tuple[str, ...]], dict[str, Any]]
-"""Documents by query, as many as there are, and what run.json says of them."""
+"""All documents by query, and their source for run.json."""
 
 
 def _of_run(path: Path, dataset: RetrievalDataset, top: int) -> Found:
@@ -80,11 +80,13 @@ def _of_run(path: Path, dataset: RetrievalDataset, top: int) -> Found:
     if there.data_fingerprint is None or (differences := here.differences(there, ("data",), sides=("here", "there"))):
         why = "the run has no digest of its data" if there.data_fingerprint is None else "; ".join(differences)
         raise DataError(
-            f"the shortlist {run.path} is of other data than {dataset.name}: {why}. Search these data first "
+            f"the shortlist {run.path} does not belong to the data {dataset.name}: {why}. Search these data first "
             "(quantdrift run RETRIEVER@SCHEME --data FOLDER), or give a TREC run file of them"
         )
     evidence = run.evidence()
-    more = int(dataset.own_ids == "left out" != there.settings.get("own_ids"))  # a query's own document goes
+    more = int(
+        dataset.own_ids == "left out" != there.settings.get("own_ids")
+    )  # room for a query's own document, which is left out
     if evidence.depth < min(top + more, int(evidence.n_items.max(initial=0))):
         raise DataError(
             f"{run.path} keeps {evidence.depth} ranks, too few for a shortlist of {top}; give "
@@ -104,7 +106,7 @@ def _of_trec(path: Path, dataset: RetrievalDataset, top: int) -> Found:
     if strangers := sorted({doc for ranking in rankings.values() for doc in ranking} - position.keys()):
         raise DataError(
             f"{path} ranks {len(strangers):,} documents that are not in {dataset.name} "
-            f"({some(strangers)}), so it is of other data; expected a search of these documents"
+            f"({some(strangers)}); expected a search of these documents"
         )
     lists = {
         query: tuple(sorted(ranking, key=lambda doc: (-ranking[doc], position[doc])))

@@ -1,4 +1,4 @@
-"""The texts of a finished run, which holds ids only: from the data that it was made of."""
+"""The texts of a finished run, which holds only ids, from the data that it was made on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from quantdrift.finished.lm_eval_evidence import read_document
 from quantdrift.runs.folder import Run
 
 _SHOWN = 10
-"""Ranks of which texts are shown at most."""
+"""Most ranks whose texts are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +26,11 @@ class Texts:
     """Texts of inputs and items.
 
     Attributes:
-        inputs: input id to its text.
-        items: item id to its text; names of classes speak for themselves.
-        choices: of questions with choices, input id to the texts of its choices, by number.
-        digest: of the data.
-        told: where they are from, or how to get them: one sentence, without a full stop.
+        inputs: input id to text.
+        items: item id to text; empty for classes, whose names are enough.
+        choices: for questions with choices, input id to the texts of the choices in order.
+        digest: digest of the data.
+        told: their source, or how to get them, in one sentence without a full stop.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Texts:
     told: str
 
     def item(self, input_id: str, item: str | None) -> str | None:
-        """The text of an answer to an input; None where it is not known."""
+        """The text of an answer to an input; None if it is not known."""
         choices = self.choices.get(input_id)
         if choices is not None and item is not None and item.isdecimal():
             return choices[int(item)] if int(item) < len(choices) else None
@@ -48,14 +48,14 @@ class Texts:
 
 
 def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -> Texts:
-    """The texts of a run, of the data that are named, or else of where it found them.
+    """Read the texts of a run from the data that are named, or else from the place that the run recorded.
 
-    Of data that are not named, only such are taken as have the digest that the run recorded.
+    Data that are not named are used only if they have the digest that the run recorded.
     """
     said: Mapping[str, Any] = run.record["data"]
     recorded = (said.get("fingerprint"), (said.get("corpus_size") or {}).get("corpus_fingerprint"))
     digests = [digest for digest in (*recorded, (said.get("limit") or {}).get("fingerprint")) if digest]
-    # other programs, and `quantdrift diff`, take digests of something else than texts
+    # the digests of other programs, and of `quantdrift diff`, are not of the texts
     ours = bool(digests) and not said.get("harness") and "diff" not in run.record
     if data is not None and task is not None:
         raise QuantDriftError("expected either --data FOLDER or --task NAME; got both")
@@ -67,8 +67,8 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
         texts = _texts_of(said, data, task)
         if ours and texts.digest not in digests:
             raise DataError(
-                f"expected the data that {run.path} was made of, with the digest {' or '.join(digests)}; "
-                f"{data or task} has {texts.digest}, so its texts are others"
+                f"expected the data that {run.path} was made on, with the digest {' or '.join(digests)}; "
+                f"{data or task} has the digest {texts.digest}"
             )
         if texts.inputs and not texts.inputs.keys() & set(map(str, run.evidence().input_ids)):
             raise DataError(f"{data or task} has none of the inputs of {run.path}; it has {some(texts.inputs)}")
@@ -76,13 +76,13 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     place, name = said.get("path"), str(said["name"])
     where = f"--task {name}" if name in task_names() else "--data FOLDER"
     absent = Texts(told=f"to see texts: quantdrift show {run.path} {where}")
-    if not ours or not (place or name in task_names()):  # names alone tell too little to trust them unasked
+    if not ours or not (place or name in task_names()):  # equal names alone do not prove that the data are the same
         return absent
     try:
         texts = _texts_of(said, Path(place) if place else None, name)
     except (QuantDriftError, OSError, ValueError):
         return absent
-    changed = f"{absent.told} ({place or name} holds other data than it did)"
+    changed = f"{absent.told} ({place or name} has changed since the run)"
     return texts if texts.digest in digests else replace(absent, told=changed)
 
 
@@ -96,16 +96,16 @@ def _texts_of(said: Mapping[str, Any], folder: Path | None, task: str | None) ->
             for (ids, texts), kind in zip(sides, dataset.kinds, strict=True)
         )
         return Texts(inputs=inputs, items=items, **about)
-    # images are called by their files, classes by their names; a search of the inputs among themselves finds inputs
+    # ids of images are their files, and classes have names; in self-retrieval the items are inputs
     inputs = dict(zip(dataset.test.ids, dataset.test.inputs, strict=True)) if dataset.kind == "text" else {}
     return Texts(inputs=inputs, items={} if said.get("kind") == "classification" else inputs, **about)
 
 
 def _streamed(run: Run, place: Path, kind: DataKind) -> Texts:
-    """The texts that a run shows, of a corpus that is gone through for them; never unasked, as it may be large."""
+    """The texts that a run shows, by going through the corpus; only on request, as it may be large."""
     dataset = kind.dataset(place, str(run.record["data"].get("split") or "test"), progress=Terminal())
     if dataset.fingerprint != run.record["data"].get("fingerprint"):
-        raise DataError(f"expected the data that {run.path} was made of; {place} holds others, or other shards")
+        raise DataError(f"expected the data that {run.path} was made on; {place} holds other data, or other shards")
     evidence = run.evidence()
     firsts = np.unique([top.items[:, :_SHOWN] for top in (evidence.reference_top, evidence.candidate_top)])
     items = dataset.document_texts({str(evidence.item_ids[item]) for item in firsts[firsts >= 0]})
@@ -114,11 +114,11 @@ def _streamed(run: Run, place: Path, kind: DataKind) -> Texts:
 
 
 def _of_samples(path: Path, name: str) -> Texts:
-    """Questions and choices of the samples that lm-eval logged."""
+    """The questions and choices in samples that lm-eval logged."""
     parts = read_lm_eval(Source(path)).parts
     wanted = [task for task in parts if len(parts) == 1 or task in name.split(", ")]
     if len(wanted) != 1:
-        raise DataError(f"{path} holds no samples of {name}, or several; give the file of them")
+        raise DataError(f"expected samples of one task, {name}, in {path}; give the file with them")
     inputs, choices = {}, {}
     for sample, *_ in parts[wanted[0]].content.values():
         document = read_document(sample, wanted[0])

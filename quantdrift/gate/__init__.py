@@ -1,5 +1,5 @@
-"""The gate: a finished run against rules and a committed baseline, ending in a verdict.
+"""The gate judges a finished run by rules, against a committed baseline, and ends in a verdict.
 
-`target` is what is judged, `rules` what is asked of it, `baseline` what it is compared with; `judge` brings them
-together, and `output` tells it. Nothing here needs torch or a harness.
+`target` reads the run, `rules` the rules and `baseline` the baseline; `judge` applies the rules, and `output` shows the
+result. Nothing here needs torch or a harness.
 """

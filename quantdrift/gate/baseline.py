@@ -27,10 +27,10 @@ DIGITS = 6
 """Decimals of an outcome. Both sides of a comparison are rounded to these."""
 
 NAME = Path("drift-baseline.json")
-"""Where it lies if nobody says otherwise."""
+"""File of the baseline by default."""
 
 ANSWER = re.compile(r"(-|[0-9a-f]{6})(>(-|[0-9a-f]{6}))?")
-"""What `answer_of` returns."""
+"""Form of the texts that `answer_of` returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,9 +38,9 @@ class Snapshot:
     """The outcomes of one run, input by input.
 
     Attributes:
-        identity: who, on what, how.
-        input_ids: of the rows, all different.
-        answers: of every input, digests of both first answers (`answer_of`).
+        identity: the pair, its data and its settings.
+        input_ids: names of the inputs, all different.
+        answers: digests of the first answers of reference and candidate, by input (`answer_of`).
         values: metric string to float64 [n_inputs], rounded to `DIGITS`; NaN where it is undefined.
 
     Raises:
@@ -62,7 +62,7 @@ class Snapshot:
         return len(self.input_ids)
 
     def part(self, rows: Sequence[int] | NDArray[np.int64]) -> "Snapshot":
-        """The rows of some inputs, each at most once, in the order given."""
+        """The snapshot of some inputs, each at most once, in the order of `rows`."""
         places = np.asarray(rows, dtype=np.int64)
         return Snapshot(
             identity=self.identity,
@@ -73,7 +73,7 @@ class Snapshot:
 
 
 def answer_of(reference: str | None, candidate: str | None) -> str:
-    """Names of both first answers, as text that tells whether they changed and not what they are.
+    """Digests of the first answers of both arms, which show a change without the names of the answers.
 
     >>> answer_of("doc7", "doc7"), answer_of("doc7", "doc9"), answer_of(None, None)
     ('d0b365', 'd0b365>dc3ed9', '-')
@@ -105,7 +105,7 @@ class Baseline(Record):
     WHAT, MAKE = "a baseline", "quantdrift gate ... --update"
 
     definitions: Literal[1] = 1
-    """Of the metrics; another number where one of them means something else than before."""
+    """Version of the metrics' definitions; it rises when the meaning of a metric changes."""
     spec: str
     reference: _Named
     candidate: _Candidate
@@ -114,23 +114,24 @@ class Baseline(Record):
     software: dict[str, Any]
     n_inputs: Whole
     means: dict[str, _Number]
-    """For who reads the change of this file; nothing is computed from it."""
+    """For people who read a diff of the file; nothing is computed from it."""
     columns: list[str]
     inputs: dict[str, list[_Cell]]
-    """Both first answers, and the outcomes in the order of `columns`; null where one is undefined."""
+    """Digests of the first answers, then the outcomes in the order of `columns`; null where one is undefined."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Self:
         """Make the file of a snapshot."""
-        who = snapshot.identity
+        identity = snapshot.identity
+        model = "unknown model" if identity.model is None else identity.model
         columns = [values.tolist() for values in snapshot.values.values()]
         return cls(
-            spec="unknown spec" if who.spec is None else who.spec,
-            reference=_Named(name="unknown model" if who.model is None else who.model, digest=who.model_fingerprint),
-            candidate=_Candidate(digest=who.candidate_fingerprint),
-            data=_Named(name=who.data_name, digest=who.data_fingerprint),
-            settings=who.meaning,
-            software=who.software,
+            spec="unknown spec" if identity.spec is None else identity.spec,
+            reference=_Named(name=model, digest=identity.model_fingerprint),
+            candidate=_Candidate(digest=identity.candidate_fingerprint),
+            data=_Named(name=identity.data_name, digest=identity.data_fingerprint),
+            settings=identity.meaning,
+            software=identity.software,
             n_inputs=snapshot.n_inputs,
             means={name: _mean(values) for name, values in snapshot.values.items()},
             columns=["answers", *snapshot.values],
@@ -149,11 +150,11 @@ class Baseline(Record):
         for name, (answers, *values) in ((name, row or [None]) for name, row in self.inputs.items()):
             numbers = len(values) == len(self.columns) - 1 and not any(isinstance(value, str) for value in values)
             if not (numbers and ANSWER.fullmatch(str(answers))):
-                raise ValueError(f"input {name!r} has not its answers and a number per column ({len(self.columns)})")
+                raise ValueError(f"input {name!r} needs its answers and a number for each of the other columns")
         for name, column in self.snapshot().values.items():
             metric, defined = parse_metric(name), column[~np.isnan(column)]
-            fine = (metric.low <= defined) & (defined <= metric.high)
-            if not (fine & (metric.uncertainty != "wilson" or defined % 1 == 0)).all():
+            in_range = (metric.low <= defined) & (defined <= metric.high)
+            if not (in_range & (metric.uncertainty != "wilson" or defined % 1 == 0)).all():
                 raise ValueError(f"an input has a value for {name} that it cannot have")
         return self
 
@@ -177,7 +178,7 @@ class Baseline(Record):
         )
 
     def text(self) -> str:
-        """The file."""
+        """The content of the file, one line for each input."""
         content = self.content()
         digest, inputs, columns = (content.pop(name) for name in (DIGEST, "inputs", "columns"))
         lines = ",\n".join(

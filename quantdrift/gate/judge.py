@@ -1,4 +1,4 @@
-"""Rules, a run and its baseline brought together: what every rule comes to, and the verdict."""
+"""Judge a run by rules, against its baseline: the outcome of every rule, and the verdict."""
 
 import math
 from collections.abc import Container, Sequence
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.gate.baseline import Snapshot
-from quantdrift.gate.result import ALPHA, Earlier, GateResult, Judgement, Verdict, Worst, slices_of_failed
+from quantdrift.gate.result import ALPHA, Earlier, GateResult, Judgement, Verdict, Worst
 from quantdrift.gate.rules import NOISE, Rule, RuleError, Slices, in_slice, slices_of, stored_metrics
 from quantdrift.gate.target import Target
 from quantdrift.metrics import MetricError, parse_metric
@@ -20,22 +20,22 @@ from quantdrift.statistics.estimates import undefined
 from quantdrift.statistics.paired import paired_mean_difference, paired_rate_difference
 
 STRAY = 0.01
-"""Share of the inputs that may have a value on one side only; more are no accident of rounding."""
+"""Largest share of inputs that may have a value on one side only; rounding alone makes no more."""
 
 _GRAVEST_FIRST: tuple[Verdict, ...] = ("error", "fail", "incomparable", "underpowered")
 _OTHER_REFERENCE = 0.02
-"""Share of first answers of the reference that may be others. Rounding made less than 0.01 wherever
-it was measured; a digest of weights does not see prompts, and of finished runs there is none."""
+"""Largest share of inputs on which the reference may give another top-1 than in the baseline. Rounding changed less
+than 0.01 wherever it was measured. A digest of weights does not cover prompts, and finished runs have no digest."""
 _ROUNDING = 1e-12
-"""A mean is not beyond a limit by this little: which way it was rounded depends on the order."""
+"""Excess over a limit that is not counted: the rounding of a mean depends on the order of the inputs."""
 _NAMED = 10
-"""Inputs that a rule names."""
+"""Worse inputs that a judgement names at most."""
 _LISTED = 3
-"""Inputs that are named of those that only one side has."""
+"""Inputs of one side alone that a difference names at most."""
 _SIDES = "in the baseline", "now"
 _ONLY_A_BOUND = "only a bound is known, of lists that were cut short"
 _FIRST_ANSWER = frozenset({"flip@1", "gold_lost@1"})
-"""Metrics of the first answer alone, which is what the noise floor is known of."""
+"""Metrics of the first answer alone; the noise floor is measured on first answers."""
 
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -43,15 +43,15 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
-    """A run and its baseline, row by row.
+    """A run and its baseline on the inputs that both have.
 
     Attributes:
-        now: the run, of the inputs that both have.
+        now: the run.
         before: the baseline, in the order of `now`.
-        differs: what makes the two incomparable, one line each; empty if nothing does.
-        notes: what to know, one sentence each, without a full stop.
-        n_answers_changed: inputs to which the candidate now gives another top-1 than it did.
-        same_candidate: whether its weights, or of a finished run its file, are known to be those of the baseline.
+        differs: differences that make the two incomparable, one line each.
+        notes: remarks, one sentence each, without a full stop.
+        n_answers_changed: inputs to which the candidate gives another top-1 than in the baseline.
+        same_candidate: whether the weights of the candidate (of a finished run its file) are those of the baseline.
     """
 
     now: Snapshot
@@ -77,13 +77,12 @@ def gate(
 ) -> GateResult:
     """Judge a run by rules.
 
-    A rule that compares fails where the run is shown to be worse, and no less than by its margin; the p-values of
-    that are adjusted by Holm's method over all rules, so that the chance of any false alarm stays below alpha. It
-    passes where the run is shown to be worse by less than the margin; that is not adjusted, as the verdict is "pass"
-    only if every rule passes (R. L. Berger, Multiparameter hypothesis testing and acceptance sampling, Technometrics
-    24 (1982), 295-300).
+    A comparison passes where the run is shown to be no worse by the margin. Otherwise it fails where the run is shown
+    to be worse; the p-values of that test are adjusted by Holm's method over all rules, so that the chance of any
+    false alarm stays below alpha. Those of passing are not adjusted, as the verdict is "pass" only if every rule passes
+    (R. L. Berger, Multiparameter hypothesis testing and acceptance sampling, Technometrics 24 (1982), 295-300).
     """
-    if not 1e-9 <= alpha <= 0.5:  # noqa: PLR2004 -- so much is a toss of a coin
+    if not 1e-9 <= alpha <= 0.5:  # noqa: PLR2004 -- 0.5 is a toss of a coin
         raise QuantDriftError(f"alpha is a probability from 1e-09 to 0.5, say 0.05; got {alpha:g}")
     comparing = [rule for rule in rules if rule.compares]
     if comparing and baseline is None:
@@ -93,12 +92,12 @@ def gate(
     asked = [rule.metric for rule in rules if rule.metric.arm != "relative"]
     now = target.snapshot([*asked, parse_metric("flip@1"), NOISE])
     rows = {rule: in_slice(rule.on, slices, now.input_ids) for rule in rules if rule.on}
-    # limits stand whatever the baseline; what it differs in would only distract
+    # limits do not need the baseline
     matched = match(now, baseline) if comparing and baseline is not None else None
     judgements = []
     for rule in rules:
         if matched is not None and matched.differs and rule.compares:
-            judgement = _incomparable(rule, "the run and the baseline are not of the same, see below")
+            judgement = _incomparable(rule, "the run and the baseline were measured otherwise, see below")
         elif target.forbidden:
             judgement = _undefined(rule, " ".join(target.forbidden).removesuffix("."))
         elif matched is None or not rule.compares:
@@ -113,10 +112,7 @@ def gate(
         judgements.append(judgement)
     judgements = decide(judgements, alpha=alpha)
     comparable = matched is not None and not matched.differs
-    names = slices_of_failed(judgements)
-    of_slices = [row for rule, row in rows.items() if rule.on in names]
-    only = {now.input_ids[at] for row in of_slices for at in np.flatnonzero(row)} if names else None
-    worst, n_changed, n_new = worst_inputs(target, baseline if comparable else None, n=n_worst, only=only)
+    worst, n_changed, n_new = worst_inputs(target, baseline if comparable else None, n=n_worst)
     return GateResult(
         verdict=verdict_of([judgement.outcome for judgement in judgements]),
         spec=target.identity.spec,
@@ -137,7 +133,7 @@ def gate(
 
 
 def verdict_of(outcomes: Sequence[Verdict]) -> Verdict:
-    """The gravest of some outcomes; a broken limit fails whatever the baseline.
+    """The gravest of some outcomes.
 
     >>> verdict_of(["pass", "underpowered", "pass"]), verdict_of(["incomparable", "fail"])
     ('underpowered', 'fail')
@@ -146,22 +142,21 @@ def verdict_of(outcomes: Sequence[Verdict]) -> Verdict:
 
 
 def snapshot_for(target: Target, rules: Sequence[Rule], earlier: Snapshot | None = None) -> Snapshot:
-    """Return the snapshot for a baseline: the stored metrics, and those that rules or its forerunner compare."""
+    """Return the snapshot for a baseline: the usual metrics, those of the rules, and those of the earlier baseline."""
     metrics = []
     for metric in [] if earlier is None else [parse_metric(name) for name in earlier.values]:
-        with suppress(MetricError):  # a run of fewer ranks
+        with suppress(MetricError):  # the run stores fewer ranks
             target.values(metric)
             metrics.append(metric)
     whole = target.snapshot([*stored_metrics(target), *(rule.metric for rule in rules if rule.compares), *metrics])
-    # a column without a value, say of labels that are not there, is noise in the file
-    return replace(whole, values={name: held for name, held in whole.values.items() if not np.isnan(held).all()})
+    # without labels, say, a metric has no values
+    return replace(whole, values={name: column for name, column in whole.values.items() if not np.isnan(column).all()})
 
 
-def worst_inputs(
-    target: Target, baseline: Snapshot | None, *, n: int, only: Container[str] | None = None
-) -> tuple[tuple[Worst, ...], int, int | None]:
-    """Inputs whose top-1 changed, of `only` some: right ones that became wrong, new ones, largest leads; and how many
-    changed in all, and of these newly.
+def worst_inputs(target: Target, baseline: Snapshot | None, *, n: int) -> tuple[tuple[Worst, ...], int, int | None]:
+    """The n worst inputs whose top-1 changed, the number of all such inputs, and of those that are new.
+
+    Right answers that became wrong come first, then changes that the baseline does not have, then the largest gaps.
     """
     same = None
     if baseline is not None:
@@ -173,41 +168,39 @@ def worst_inputs(
         # the names last, so that the order of the inputs does not matter
         return kind, not worst.new, -(worst.gap or 0.0), worst.part, worst.input_id
 
-    listed = [
+    changes = [
         Worst(**asdict(changed), part=part.name, new=None if same is None else part.full_name(changed.input_id) in same)
         for part in target.parts
         for changed in changed_inputs(part.evidence)
     ]
-    listed.sort(key=badness)
-    part = {each.name: each for each in target.parts}
-    first = [each for each in listed if only is None or part[each.part].full_name(each.input_id) in only][:n]
-    return tuple(first), len(listed), None if same is None else sum(bool(worst.new) for worst in listed)
+    changes.sort(key=badness)
+    return tuple(changes[:n]), len(changes), None if same is None else sum(bool(change.new) for change in changes)
 
 
-# --- whether a run and a baseline belong together ---------------------------------------------
+# --- are a run and a baseline comparable? -----------------------------------------------------
 
 
 def match(now: Snapshot, baseline: Snapshot) -> Matched:
-    """Pair the inputs of a run with those of a baseline, and list what else is different."""
+    """Pair the inputs of a run with those of a baseline, and list the differences of the two."""
     here, there = now.identity, baseline.identity
     differs, notes = there.differences(here, sides=_SIDES), []
     order = {name: row for row, name in enumerate(baseline.input_ids)}
     rows = [row for row, name in enumerate(now.input_ids) if name in order]
-    left = _only(now.input_ids, order, "this run") + _only(baseline.input_ids, set(now.input_ids), "the baseline")
-    # of the same data, inputs that layers were measured on are left out
-    if left and rows and here.data_fingerprint is not None and here.data_fingerprint == there.data_fingerprint:
-        notes.append(f"inputs that only one of the two has are left out: {', '.join(left)}")
-    elif left:
-        differs.append(f"inputs: {', '.join(left)}")
+    unpaired = _only(now.input_ids, order, "this run") + _only(baseline.input_ids, set(now.input_ids), "the baseline")
+    # a run whose layers were measured on some inputs leaves these out
+    if unpaired and rows and here.data_fingerprint is not None and here.data_fingerprint == there.data_fingerprint:
+        notes.append(f"inputs that only one of the two has are left out: {', '.join(unpaired)}")
+    elif unpaired:
+        differs.append(f"inputs: {', '.join(unpaired)}")
     after, before = now.part(rows), baseline.part([order[now.input_ids[row]] for row in rows])
-    # of both arms, or of both at once where they are the same
+    # one digest stands for both arms where their answers are the same
     answers = [[(text.split(">")[0], text.split(">")[-1]) for text in side.answers] for side in (after, before)]
     moved, answered = (sum(x[arm] != y[arm] for x, y in zip(*answers, strict=True)) for arm in (0, 1))
     moves = f"the reference gives another top-1 on {moved:,} of {len(rows):,} inputs"
     if moved > _OTHER_REFERENCE * len(rows):
-        differs.append(f"reference: {moves}, which is another model, prompt, length or pooling")
+        differs.append(f"reference: {moves}, so its model, prompt, length limit or pooling is another")
     elif moved:
-        notes.append(f"{moves} than when the baseline was made")
+        notes.append(f"{moves} than in the baseline")
     weights = here.candidate_fingerprint
     same = here.spec == there.spec and weights is not None and weights == there.candidate_fingerprint
     if here.spec != there.spec:
@@ -225,30 +218,30 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
 
 
 def _only(names: Sequence[str], others: Container[str], where: str) -> list[str]:
-    left = [repr(name) for name in names if name not in others]
-    more = ", ..." if len(left) > _LISTED else ""
-    return [f"{len(left):,} only in {where} ({', '.join(left[:_LISTED])}{more})"] if left else []
+    missing = [repr(name) for name in names if name not in others]
+    more = ", ..." if len(missing) > _LISTED else ""
+    return [f"{len(missing):,} only in {where} ({', '.join(missing[:_LISTED])}{more})"] if missing else []
 
 
-# --- a limit: is a value at most, or at least, so much? ---------------------------------------
+# --- limits -----------------------------------------------------------------------------------
 
 
 def judge_limit(rule: Rule, target: Target, rows: Flags | None) -> Judgement:
-    """Judge a limit, on the inputs of its slice, bool [n_inputs], or on all."""
+    """Judge a limit on the inputs of a slice, bool [n_inputs], or on all."""
     metric, limit, upper = rule.metric, rule.number, rule.test == "<="
     assert limit is not None  # a limit has a number
     now = rule.metric.known_over(target.evidence)
     if rows is not None and now.value is not None:
         if now.bound is not None:
             return _undefined(rule, _ONLY_A_BOUND)
-        # not those of the snapshot, which are rounded
+        # the values of the snapshot are rounded
         values = metric.told_apart(target.values(metric), target.evidence)[rows]
         values = values[~np.isnan(values)]
         now = metric.estimate(values) if len(values) else undefined(metric.family.undefined_when)
     if now.value is None:
         return _undefined(rule, now.reason)
     broken = (now.value - limit if upper else limit - now.value) > _ROUNDING
-    # a lower bound above an upper limit decides, and so does an upper one below a lower
+    # a lower bound above an upper limit breaks it for certain, as does an upper bound below a lower limit
     if now.bound is not None and not (broken and (now.bound == "lower") == upper):
         return replace(_undefined(rule, _ONLY_A_BOUND), n=now.n, now=now)
     reason = f"{'above' if upper else 'below'} the limit" if broken else "within the limit"
@@ -264,7 +257,7 @@ def _incomparable(rule: Rule, reason: str) -> Judgement:
     return Judgement(rule=rule, outcome="incomparable", reason=reason)
 
 
-# --- a comparison with the baseline, on the same inputs: is the run no worse? -----------------
+# --- comparisons with the baseline, on the same inputs ----------------------------------------
 
 
 def judge_change(rule: Rule, matched: Matched, rows: Flags | None, *, alpha: float) -> Judgement:
@@ -274,7 +267,7 @@ def judge_change(rule: Rule, matched: Matched, rows: Flags | None, *, alpha: flo
     before = matched.before.values.get(name)
     chosen = np.ones(len(now), dtype=np.bool_) if rows is None else rows
     if before is None:
-        return _incomparable(rule, "the baseline has no outcomes of this metric; write it anew with --update")
+        return _incomparable(rule, "the baseline has no outcomes of this metric; write it again with --update")
     there, here = ~np.isnan(before) & chosen, ~np.isnan(now) & chosen
     both, stray = there & here, int((there ^ here).sum())
     if not both.any() and not stray:
@@ -286,7 +279,7 @@ def judge_change(rule: Rule, matched: Matched, rows: Flags | None, *, alpha: flo
         tested = _tested(rule, before[both], now[both])
         reason = "the same candidate as in the baseline, to the bit, and nothing differs"
         return replace(tested, outcome="pass", reason=reason, p_worse=None, p_no_worse=None)
-    # what noise alone changes says nothing for either side
+    # an input that noise alone changes is no evidence for either side
     noisy = noisy_inputs(rule, matched)
     kept, aside = both & ~noisy, int((both & noisy).sum())
     if not kept.any():
@@ -297,7 +290,7 @@ def judge_change(rule: Rule, matched: Matched, rows: Flags | None, *, alpha: flo
     lost = sorted((-step[row], matched.now.input_ids[row]) for row in np.flatnonzero(kept & (step > 0)))
     return replace(
         tested,
-        # as they were measured, whatever is set aside
+        # the means are over all inputs, those set aside included
         now=rule.metric.estimate(now[both]),
         before=float(before[both].mean()),
         set_aside=aside,
@@ -319,14 +312,14 @@ def noisy_inputs(rule: Rule, matched: Matched) -> Flags:
 
 def _tested(rule: Rule, a: Values, b: Values) -> Judgement:
     better, margin = rule.metric.direction, rule.number
-    assert better != "none"  # such a metric has no comparison
+    assert better != "none"  # Rule refuses to compare such a metric
     harm = b - a if better == "lower" else a - b
     p_no_worse = None
     if rule.metric.kind == "rate":
         difference, p_worse = paired_rate_difference(a, b), verdicts.rate_worse(a, b, better=better)
         if margin is not None:
-            # a run that is shown to be better is shown to be no worse; where few inputs differ, the
-            # bound that takes over from Tango's test does not see the better ones
+            # a run that is shown to be better is no worse; where few inputs differ, the bound that replaces Tango's
+            # test does not count the better ones
             bound = verdicts.rate_no_worse(a, b, margin=margin, better=better)
             p_no_worse = min(bound, verdicts.rate_worse(b, a, better=better))
     else:
@@ -365,17 +358,16 @@ def least_inputs(rule: Rule, *, alpha: float) -> int:
 
 
 def _all_noise(aside: int) -> str:
-    """Why nothing can be shown where noise changes more inputs than the margin."""
     return f"noise alone changes {aside:,} inputs, more than the margin, so nothing can be shown"
 
 
 def decide(judgements: Sequence[Judgement], *, alpha: float) -> list[Judgement]:
-    """The outcomes of tests, their p-values adjusted for the number of rules."""
+    """Decide the outcomes of tests, with p-values adjusted for the number of rules."""
     adjusted = verdicts.holm([judgement.p_worse for judgement in judgements])
     return [
         _decided(replace(judgement, p_worse_holm=p), alpha=alpha)
         if judgement.outcome == "underpowered" and judgement.n
-        else judgement  # what is decided without a test is decided already
+        else judgement  # decided without a test
         for judgement, p in zip(judgements, adjusted, strict=True)
     ]
 
@@ -388,23 +380,23 @@ def _decided(judgement: Judgement, *, alpha: float) -> Judgement:
     if margin is None:
         why = "worse than the baseline" if harmed else "not shown to be worse"
     elif cleared:
-        why = "worse, but shown to be by less than the margin" if harmed else "shown to be no worse"
+        why = "shown to be worse, but by less than the margin" if harmed else "shown to be no worse"
     elif harmed:
         surely = _worse_by(judgement) >= margin
         why = "shown to be worse" + (f" by {margin:g} or more" if surely else f"; {margin:g} or more is not ruled out")
     elif judgement.p_no_worse is None and judgement.set_aside:
         why = _all_noise(judgement.set_aside)
     elif judgement.p_no_worse is None:
-        why = "too few inputs differ, and nothing bounds by how much one of them can"
+        why = "too few inputs differ, and the metric has no bound on the change of one input"
     elif needed is not None and judgement.n < needed:
-        why = f"too few inputs to tell: {judgement.n:,}, and it takes about {needed:,}"
+        why = f"too few inputs to tell: there are {judgement.n:,}, and about {needed:,} are needed"
     else:
         why = "too few inputs to tell: the difference is about as large as the margin"
     return replace(judgement, outcome=outcome, reason=why)
 
 
 def _worse_by(judgement: Judgement) -> float:
-    """By how much a run is worse than its baseline at the better end of the interval."""
+    """The harm at the better end of the interval of the difference."""
     step = judgement.difference
     end = None if step is None else step.low if judgement.rule.metric.direction == "lower" else step.high
     return -math.inf if end is None else end if judgement.rule.metric.direction == "lower" else -end

@@ -1,53 +1,47 @@
-"""The result of a gate for people and programs: sentences, tables, Markdown, JUnit, JSON, and the files of a CI."""
+"""Show the result of a gate: as sentences, tables, Markdown, JUnit XML and JSON, and to the CI."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
-
 from quantdrift.base.display import clean, json_text, markdown_table, note, prose, shorten, shown
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import check_writable, write_text
 from quantdrift.base.text import counted, some
-from quantdrift.gate.baseline import Snapshot
-from quantdrift.gate.judge import least_inputs
-from quantdrift.gate.result import GateResult, Judgement, Verdict, Worst, slices_of_failed
-from quantdrift.gate.rules import Rule
+from quantdrift.gate.result import GateResult, Judgement, Verdict, Worst
 from quantdrift.metrics.numbers import cell, show, show_p, show_step
 from quantdrift.show.tables import Column, Grid, table
 from quantdrift.statistics.estimates import Estimate
 
 _LISTED = 3
-_RULE = 100
-_SENTENCE = 500
+"""Rules that the finding names."""
+_RULE, _SENTENCE = 100, 500
+"""Characters of a rule and of a sentence at most."""
 _EMPTY = "-"
 
 TO_DO: dict[str, str] = {
-    "fail": "Repair what made the inputs worse; or, if the change is meant, accept it with --update and commit the new "
-    "baseline.",
-    "limit": "A limit does not move with the baseline: repair the model, or change the rule.",
-    "underpowered": "Measure more inputs, allow a larger margin, or take this outcome for success with "
-    "--accept-underpowered.",
-    "incomparable": "If that is meant, write a new baseline with --update and commit it; otherwise measure again as "
-    "the baseline was measured.",
-    "error": "Measure what the rule needs, or leave the rule out.",
+    "fail": "Repair the candidate; or, if the change is intended, accept it with --update and commit the new baseline.",
+    "limit": "A limit does not move with the baseline: repair the candidate, or change the rule.",
+    "underpowered": "Measure more inputs, allow a larger margin, or accept this outcome with --accept-underpowered.",
+    "incomparable": "If the difference is intended, write a new baseline with --update and commit it; otherwise "
+    "measure again as the baseline was measured.",
+    "error": "Measure what the rule needs, or remove the rule.",
 }
+"""Advice by outcome."""
 
-# --- in words ---------------------------------------------------------------------------------
+# --- sentences --------------------------------------------------------------------------------
 
 
 def rule_name(judgement: Judgement) -> str:
-    """The rule as it is shown; the name of a slice can be of any length."""
+    """The rule, shortened: the name of its slice can be of any length."""
     return shorten(clean(str(judgement.rule)), _RULE)
 
 
 def subject(result: GateResult) -> str:
-    """Name the candidate and its data."""
+    """Name the candidate, its data and the baseline."""
     n, data = counted(result.n_inputs, "input"), shown(result.data)
-    # of two finished runs the data may have no other name than its size
+    # the data of two finished runs may be named by their size
     whole = f"{shown(result.spec)} on {data}" + ("" if data == n else f", {n}")
     if result.baseline is None:
         return whole
@@ -70,12 +64,12 @@ def headline(result: GateResult) -> str:
 
 
 def sentences(result: GateResult) -> list[str]:
-    """Say what changed, what each rule that does not pass means, what to do, and what to know."""
+    """Say what changed, why each rule did not pass, what to do, and the notes."""
     n, changed, moved = counted(result.n_inputs, "input"), result.n_changed, result.n_answers_changed
-    new = f"; {result.n_new:,} of them had not in the baseline" if changed and result.n_new is not None else ""
+    new = f"; {result.n_new:,} of these changes are new" if changed and result.n_new is not None else ""
     lines = [f"{changed:,} of {n} {'has' if changed == 1 else 'have'} another top-1 than the reference{new}."]
     if moved is not None:
-        lines.append(f"On {counted(moved, 'input')} the candidate answers otherwise than in the baseline.")
+        lines.append(f"On {counted(moved, 'input')} the candidate gives another answer than in the baseline.")
     for judgement in result.rules:
         lines += _of_rule(judgement, result.alpha)
     lines += [f"Differs: {difference}." for difference in result.differs]
@@ -103,11 +97,11 @@ def _of_rule(judgement: Judgement, alpha: float) -> list[str]:
         lines.append(f"{name}, worse on: {names}" + (f" and {more:,} more." if more > 0 else "."))
     if judgement.set_aside:
         aside = counted(judgement.set_aside, "input")
-        lines.append(f"{name}: {aside} left out of the tests: noise changes the first answer there.")
+        lines.append(f"{name}: {aside} left out of the tests, as noise alone changes the top-1 there.")
     return lines
 
 
-# --- as tables: one row per rule, and one per input to look at ---------------------------------
+# --- tables -----------------------------------------------------------------------------------
 
 
 def _cell(show: Callable[..., str], name: str) -> Callable[[Judgement], str]:
@@ -120,7 +114,7 @@ def _cell(show: Callable[..., str], name: str) -> Callable[[Judgement], str]:
     return text
 
 
-def _rests_on(judgement: Judgement) -> str:
+def _inputs(judgement: Judgement) -> str:
     few = judgement.needed is not None and judgement.outcome == "underpowered"
     return f"{judgement.n:,}{f' ({judgement.needed:,})' if few else ''}" if judgement.n else _EMPTY
 
@@ -136,7 +130,7 @@ RULES = (
     Column("baseline", lambda row: show(row.rule.metric, Estimate(value=row.before))),
     Column("difference (95 %)", _cell(show_step, "difference")),
     Column("worse / better", lambda row: _EMPTY if row.worse is None else f"{row.worse:,} / {row.better:,}"),
-    Column("n (needed)", _rests_on),
+    Column("n (needed)", _inputs),
     Column("p worse (Holm)", "p_worse_holm", show_p),
     Column("p no worse", "p_no_worse", show_p),
     Column("outcome", "outcome", kind="words"),
@@ -159,17 +153,15 @@ def rules_table(result: GateResult, columns: Sequence[Column] = RULES, **more: A
 
 
 def worst_table(result: GateResult) -> Grid:
-    """One row per input to look at, what replaced what; columns that are unknown for all are left out."""
-    inside = "changed inputs of the slices that failed"
-    of = inside if slices_of_failed(result.rules) else f"of {result.n_changed:,} changed inputs"
-    title = f"{len(result.worst):,} {of}, the worst first"
+    """One row per changed input, the worst first; a column that is unknown for all of them is left out."""
+    title = f"{len(result.worst):,} of {result.n_changed:,} changed inputs, the worst first"
     return _filled(_INPUTS, result.worst, title=title)
 
 
 def _filled(columns: Sequence[Column], rows: Sequence[Any], **more: Any) -> Grid:
     def kept(column: Column) -> bool:
-        name = column.kind == "words" and column.title != "part"  # and a name may look as if it were empty
-        return name or any(column.show(column.of(row)) != _EMPTY for row in rows)
+        named = column.kind == "words" and column.title != "part"  # a name may be "-"
+        return named or any(column.show(column.of(row)) != _EMPTY for row in rows)
 
     return table(list(filter(kept, columns)) if rows else [], rows, **more)
 
@@ -178,13 +170,13 @@ def _filled(columns: Sequence[Column], rows: Sequence[Any], **more: Any) -> Grid
 
 TITLE = "## quantdrift gate"
 _OPEN = 5
-"""Up to so many inputs are listed in the open."""
+"""Inputs up to which the list is not folded."""
 _MOST = 100
-"""Rules, sentences and inputs: GitHub refuses a summary of a step above 1 MiB, whole."""
+"""Rules, sentences and inputs at most: GitHub refuses a step's summary of more than 1 MiB."""
 
 
 def markdown_text(result: GateResult) -> str:
-    """The verdict, the rules, what it means, and the inputs to look at."""
+    """The verdict, the rules, the sentences and the worst inputs as Markdown."""
     blocks = [
         f"{TITLE}: {result.verdict}{' (accepted)' if result.accepted else ''}",
         f"{prose(subject(result))}.",
@@ -210,10 +202,10 @@ _TAGS: Mapping[Verdict, str] = {"fail": "failure", "underpowered": "failure", "i
 
 
 def junit_text(result: GateResult) -> str:
-    """JUnit XML of a judged run.
+    """JUnit XML, one test case per rule.
 
-    A rule that fails is a failure; one that is undefined, or cannot be compared, an error; and one with too few
-    inputs a failure of the type "underpowered", or skipped where that is accepted.
+    An outcome of "fail" is a failure; "error" and "incomparable" are errors; "underpowered" is a failure of that type,
+    or skipped where it is accepted.
     """
     rules = rules_table(result)
     tags = [
@@ -236,11 +228,11 @@ def junit_text(result: GateResult) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-# --- files that are asked for, and the places that a CI offers --------------------------------
+# --- files, and the places that a CI offers ---------------------------------------------------
 
 
 def report_json(result: GateResult) -> str:
-    """A judged run as a JSON object, in ASCII; `exit_code` is what the command ends with."""
+    """The result as a JSON object, in ASCII."""
     return f"{json_text(result.to_json())}\n"
 
 
@@ -248,21 +240,19 @@ _WRITERS: Mapping[str, Callable[[GateResult], str]] = {".md": markdown_text, ".x
 
 
 def check_report(path: Path) -> None:
-    """Refuse a place that cannot take a report, before hours go into one."""
+    """Refuse a file that no report can be written to, before hours of measuring."""
     if path.suffix.lower() not in _WRITERS:
-        raise QuantDriftError(
-            f"the name of a report tells its format: expected .md (Markdown), .xml (JUnit) or .json; got {str(path)!r}"
-        )
+        raise QuantDriftError(f"expected a report named .md (Markdown), .xml (JUnit) or .json; got {str(path)!r}")
     check_writable(path, what="the report")
 
 
 def write_report(result: GateResult, path: Path) -> None:
-    """Write a report whole, replacing what was there; the suffix tells its format."""
+    """Write the result in the format of the file's suffix, replacing an earlier file."""
     write_text(path, _WRITERS[path.suffix.lower()](result), what="the report")
 
 
 def tell_ci(environ: Mapping[str, str], *, verdict: Verdict, code: int, summary: str) -> None:
-    """Tell the CI: Markdown for its summary page, and the verdict for the steps that follow."""
+    """Give GitHub Actions the summary of this step, and the verdict for the steps that follow."""
     outputs = f"verdict={verdict}\nexit-code={code}\n"
     for variable, text in (("GITHUB_STEP_SUMMARY", summary), ("GITHUB_OUTPUT", outputs)):
         if place := environ.get(variable):
@@ -271,19 +261,3 @@ def tell_ci(environ: Mapping[str, str], *, verdict: Verdict, code: int, summary:
                     file.write(text)
             except OSError as error:
                 note(f"nothing was written to {place} ({variable}): {error.strerror}")
-
-
-# --- what is told of a baseline when it is written --------------------------------------------
-
-
-def beyond_reach(rules: Sequence[Rule], snapshot: Snapshot, *, alpha: float) -> list[str]:
-    """Rules that too few inputs could ever show to be kept, one line each."""
-    lines = []
-    for rule in rules:
-        values = snapshot.values.get(str(rule.metric))
-        if values is None or not rule.compares or rule.number is None or rule.on or math.isinf(rule.metric.span):
-            continue
-        n, least = int(np.isfinite(values).sum()), least_inputs(rule, alpha=alpha)
-        if 0 < n < least:
-            lines.append(f"'{rule}' rests on {n:,} inputs, and it takes {least:,}: measure more, or allow more")
-    return lines

@@ -1,10 +1,10 @@
 """Rules, one line each: a limit, or a comparison with the baseline.
 
     RULE  := METRIC [ "[" SLICE "]" ] TEST
-    TEST  := ( "<=" | ">=" ) NUMBER             a limit on what is observed
-           | "no worse" [ "by" NUMBER ]         than the baseline, by that or more
+    TEST  := ( "<=" | ">=" ) NUMBER             a limit on the observed value
+           | "no worse" [ "by" NUMBER ]         a comparison with the baseline, with a margin
 
-A number may be written as a share: 25 % is 0.25.
+A number may be written in percent: 25 % is 0.25.
 
 >>> rule = parse_rule("flip@1 [german] no worse by 3 %")
 >>> str(rule), rule.number, parse_rule(str(rule)) == rule
@@ -35,7 +35,7 @@ from quantdrift.statistics.standing import MARGIN
 Test = Literal["<=", ">=", "no worse"]
 
 NOISE = parse_metric("noise_floor")
-"""The reference against itself, which is all of a flip that quantization has no part in."""
+"""Share of the inputs on which the reference gives another top-1 when it runs a second time."""
 
 _EXAMPLES = "'flip@1 <= 0.25', 'flip@1 no worse by 0.03' or 'ndcg@10 [german] >= 0.6'"
 _RULE = re.compile(
@@ -48,23 +48,23 @@ _RULE = re.compile(
     re.VERBOSE,
 )
 _OF_CANDIDATE = {"flip_to_irrelevant": "harm", "flip_to_relevant": "benefit", "gold_gained": "recall@10"}
-"""Metrics of the inputs that the candidate's own answers choose, which are others in every run;
-and what asks the like of all inputs."""
+"""Metrics over inputs that the candidate's own answers select, and so over others in every run; and a like metric over
+all inputs."""
 
 
 class RuleError(QuantDriftError):
-    """A rule cannot be read, or asks for what its metric does not have."""
+    """A rule cannot be read, or its metric has no such test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One thing that is asked of a run.
+    """A requirement that a run has to meet.
 
     Attributes:
-        metric: of what.
+        metric: the metric.
         test: a limit ("<=", ">="), or a comparison with the baseline ("no worse").
-        number: the limit, or the margin, in the metric's own unit; None for "no worse" without one.
-        on: name of the slice of inputs it looks at; None for all.
+        number: the limit, or the margin, in the metric's own unit; None for "no worse" without a margin.
+        on: name of a slice of the inputs; None for all of them.
 
     Raises:
         RuleError: the metric has no such test.
@@ -100,25 +100,25 @@ class Rule:
         if number is None or not math.isfinite(number):
             return "a limit is a finite number"
         if not metric.low <= number <= metric.high:
-            return f"{metric} lies from {metric.low:g} to {metric.high:g}, all on one side of it; 25 % is 0.25"
+            return f"a limit on {metric} lies from {metric.low:g} to {metric.high:g}; 25 % is 0.25"
         return self._no_ratio if metric.arm == "relative" and self.on is not None else None
 
     def _no_comparison(self) -> str | None:
         metric, family, number = self.metric, self.metric.family, self.number
         by = None if metric.where is None else metric.where.by
         checks = {
-            f"{metric} is of the reference, which the baseline shares; give a limit": _of_reference(metric)
+            f"{metric} is a value of the reference, which the baseline shares; give a limit": _of_reference(metric)
             or metric == NOISE,
-            f"neither way is better for {metric}; give a limit": metric.direction == "none",
+            f"{metric} has no better direction; give a limit": metric.direction == "none",
             f"each run calibrates its own threshold for {metric}; give a limit": family.cutoff_is == "level",
-            f"{metric} is of inputs that the candidate's answers choose, others in every run; ask for "
+            f"{metric} is over inputs that the candidate's answers select, others in every run; ask for "
             f"{_OF_CANDIDATE.get(family.name)}, or give a limit": family.name in _OF_CANDIDATE,
             f"{metric} is a median or quantile, which has no paired test; give a limit": metric.kind == "quantile",
             self._no_ratio: metric.arm == "relative",
-            f"a slice by {by} holds other inputs in every run; take one by the reference, such as gap, or a "
-            "slice of names": by is not None and not _of_reference(by),
-            f"a margin lies above 0 and below the greatest difference there can be ({metric.span:g}); for 2 percentage "
-            "points give 0.02": number is not None and not 0 < number < metric.span,
+            f"a slice by {by} holds other inputs in every run; take a slice by a value of the reference, such as gap, "
+            "or by patterns on ids": by is not None and not _of_reference(by),
+            f"a margin lies above 0 and below the largest possible difference ({metric.span:g}); 2 percentage points "
+            "are 0.02": number is not None and not 0 < number < metric.span,
         }
         return next((problem for problem, wrong in checks.items() if wrong), None)
 
@@ -128,7 +128,7 @@ def _of_reference(metric: Metric) -> bool:
 
 
 def parse_rule(text: str) -> Rule:
-    """The rule that a line names; `str` of it parses back to an equal one."""
+    """Read a rule; parsing `str` of it gives an equal rule."""
     match = _RULE.fullmatch(text)
     if match is None:
         raise RuleError(f"expected a rule such as {_EXAMPLES}; got {text!r}")
@@ -142,27 +142,26 @@ def parse_rule(text: str) -> Rule:
     )
 
 
-# --- Named slices of the inputs: by patterns on their ids, for rules that look at a part ----------
+# --- slices of the inputs -------------------------------------------------------------------------
 
 Slices = Mapping[str, Sequence[str]]
-"""Name of a slice to patterns on input ids, with `*`, `?` and `[...]`; an input belongs if one
-of them matches."""
+"""Name of a slice to patterns on input ids, with `*`, `?` and `[...]`; an input belongs to it if one matches."""
 
 
-def slices_of(given: Mapping[str, str | Sequence[str]], rules: Sequence[Rule] = ()) -> Slices:
-    """Slices as they are given, a pattern or several; refuses rules on one that there is not."""
-    slices = {name: (held,) if isinstance(held, str) else tuple(held) for name, held in given.items()}
+def slices_of(patterns: Mapping[str, str | Sequence[str]], rules: Sequence[Rule] = ()) -> Slices:
+    """The slices with one pattern or several each; refuses a rule on any other slice."""
+    slices = {name: (held,) if isinstance(held, str) else tuple(held) for name, held in patterns.items()}
     for rule in rules:
         if rule.on is not None and rule.on not in slices:
             raise RuleError(
-                f"the rule '{rule}' is on a slice that is not known; expected one under [tool.quantdrift.gate.slices], "
+                f"the rule '{rule}' names an unknown slice; expected {rule.on!r} in [tool.quantdrift.gate.slices], "
                 f"--slice NAME=PATTERN, or in a test slices={{{rule.on!r}: 'PATTERN*'}}: patterns on input ids"
             )
     return slices
 
 
 def parse_slice(text: str) -> tuple[str, list[str]]:
-    """Name and patterns of a slice given as NAME=PATTERN,PATTERN."""
+    """Read a slice that is written as NAME=PATTERN,PATTERN."""
     name, _, patterns = text.partition("=")
     listed = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
     if not name.strip() or not listed:
@@ -185,14 +184,14 @@ def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.
     return inside
 
 
-# --- The gate's settings in `pyproject.toml`, under [tool.quantdrift.gate] ------------------------
+# --- settings in pyproject.toml, under [tool.quantdrift.gate] -------------------------------------
 
 FILE = "pyproject.toml"
 TABLE = "[tool.quantdrift.gate]"
 
 
 class GateConfig(BaseModel, strict=True, extra="forbid"):
-    """The settings of a file, paths as they are seen from its folder; None or empty where it says nothing."""
+    """The settings in a file; paths are relative to its folder, and a setting that is not there is None or empty."""
 
     target: str | None = Field(default=None, min_length=1)
     data: str | None = Field(default=None, min_length=1)
@@ -204,35 +203,34 @@ class GateConfig(BaseModel, strict=True, extra="forbid"):
     accept_underpowered: bool = Field(default=False, alias="accept-underpowered")
 
     def data_or(self, data: Path | None, task: str | None) -> tuple[Path | None, str | None]:
-        """Folder and task that are given, or else those of the settings."""
+        """The folder and task of the command line, or else those of the settings."""
         if data is not None or task is not None:
             return data, task
         return None if self.data is None else Path(self.data), self.task
 
 
 def configured(file: Path | None) -> tuple[GateConfig, Path]:
-    """The settings in a file, or in the nearest pyproject.toml here or above, and the folder that they lie in."""
+    """The settings in a file, by default the nearest pyproject.toml here or above, and the folder of that file."""
     file = file or find_config(Path.cwd())
     return (GateConfig(), Path()) if file is None else (read_config(file), file.parent)
 
 
 def find_config(start: Path) -> Path | None:
-    """The nearest pyproject.toml with settings of the gate, in a folder or above it.
+    """The nearest pyproject.toml in a folder or above it, if it has settings of the gate or cannot be read.
 
-    A file that cannot be read is named too, so that `read_config` says what is wrong with it: rules that are not seen
-    must not be taken for none.
+    `read_config` then says what is wrong with it: a file that cannot be read must not pass for one without rules.
     """
     start = start.absolute()
     path = next((path for folder in (start, *start.parents) if (path := folder / FILE).is_file()), None)
     if path is not None:
         with suppress(OSError, ValueError):
-            # the project ends where its file is, whether that has settings of the gate or not
+            # a file further up belongs to another project
             return None if _table(path) is None else path
     return path
 
 
 def read_config(path: Path) -> GateConfig:
-    """The settings in a TOML file with the table."""
+    """Read the settings from a TOML file that has the table."""
     try:
         content = _table(path)
         if content is None:
@@ -256,7 +254,7 @@ def _table(path: Path) -> Any:
     return content
 
 
-# --- The rules that hold if nobody gives others, and what a baseline holds for later ones ---------
+# --- default rules, and the metrics of a baseline -------------------------------------------------
 
 SEARCH = (f"flip@1 no worse by {MARGIN}", "gold_lost@10 no worse by 0.05", f"ndcg@10 no worse by {MARGIN}")
 CLASSES = (f"flip@1 no worse by {MARGIN}", f"accuracy no worse by {MARGIN}")
@@ -269,17 +267,17 @@ _STORED_CLASSES = ("flip@1", "gold_lost@1", "accuracy")
 
 
 def default_rules(target: Target) -> list[Rule]:
-    """The rules for a run that nobody gave rules for, by its labels, its ranks and its kind of answers."""
+    """The default rules, which depend on the run's labels, its ranks and its kind of answers."""
     if all(evidence.judgements is None for evidence in target.evidence):
         return [parse_rule(text) for text in NO_LABELS]
     rules = [parse_rule(text) for text in (CLASSES if _one_answer(target) else SEARCH)]
-    # a run can be made again with more ranks, and says so; lists of others end where they end
+    # our own runs can be measured again with more ranks, and the gate says so; other lists cannot
     listed = all(not evidence.exact for evidence in target.evidence)
     return [rule for rule in rules if not listed or _is_stored(rule.metric, target)]
 
 
 def stored_metrics(target: Target) -> list[Metric]:
-    """The metrics whose outcomes a baseline holds in any case."""
+    """The metrics that every baseline holds."""
     metrics = [parse_metric(name) for name in (_STORED_CLASSES if _one_answer(target) else _STORED)]
     return [*(metric for metric in metrics if _is_stored(metric, target)), NOISE]
 
@@ -290,5 +288,5 @@ def _is_stored(metric: Metric, target: Target) -> bool:
 
 
 def _one_answer(target: Target) -> bool:
-    """Whether inputs have one right answer, or answers without ranks: a class, a choice, a text."""
+    """True if each input has one answer without ranks: a class, a choice, a text."""
     return target.classes or all(part.deltas == "none" for part in target.evidence)

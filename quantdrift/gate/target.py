@@ -1,4 +1,4 @@
-"""The target of a gate: the evidence of a finished run, or of two that were compared."""
+"""The target of a gate: the evidence of a finished run, or of a comparison of two."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,32 +17,32 @@ from quantdrift.runs.identity import Identity, classifies
 from quantdrift.runs.verdict import forbidden, verdict
 
 _RANKED = frozenset({None, "reranking", "self-retrieval"})
-"""Readings of scores that rank documents; by the others an input has one right answer."""
+"""Readings that rank documents; in the others an input has one right answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Part:
-    """Evidence of a task or subset; its name stands before input ids, and is empty where there is one."""
+    """Evidence of a task or subset; its name is put before input ids, and is empty where there is only one part."""
 
     name: str
     evidence: Evidence
 
     def full_name(self, input_id: object) -> str:
-        """An input as the gate names it."""
+        """The name of an input in the gate."""
         return f"{self.name}:{input_id}" if self.name else str(input_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Target:
-    """A finished run, or two that were compared, to be judged.
+    """A finished run, or a comparison of two, to be judged.
 
     Attributes:
-        identity: who was measured, on what, how.
-        parts: one or more.
+        identity: the pair, its data and its settings.
+        parts: the evidence.
         classes: whether an input has one right answer: a class, a choice, a text.
-        notes: what to know, one sentence each.
-        path: its folder; None of two that were compared.
-        forbidden: why nothing can be judged, one sentence each; empty where it can.
+        notes: remarks, one sentence each.
+        path: folder of the run; None of a comparison of two.
+        forbidden: reasons why the run cannot be judged, one sentence each.
     """
 
     identity: Identity
@@ -58,7 +58,7 @@ class Target:
         return [part.evidence for part in self.parts]
 
     def snapshot(self, metrics: Sequence[Metric]) -> Snapshot:
-        """The outcome of every input; a metric that a part cannot have is undefined for its inputs."""
+        """The outcomes of all inputs, rounded; a metric that a part cannot have is NaN for its inputs."""
         return Snapshot(
             identity=self.identity,
             input_ids=tuple(part.full_name(name) for part in self.parts for name in part.evidence.input_ids),
@@ -72,18 +72,18 @@ class Target:
 
 
 def target_of_run(run: Run) -> Target:
-    """A run folder, to be judged."""
+    """Make the target of a run folder."""
     record, evidence, identity = run.record, run.evidence(), Identity.of(run.record)
     compared = record.get("diff") or {}
-    if compared:  # of two finished runs: of the candidate its file is known, of the reference its answers are compared
+    if compared:  # a comparison of two finished runs: no digest of the reference's weights is known
         identity = replace(identity, model_fingerprint=None)
     asked = (compared.get("reference") or {}).get("format") == "lm-eval"
     left_out = int(record["data"].get("inputs_left_out") or 0)
     notes = [str(warning).rstrip(".") for warning in record["data"].get("warnings") or ()]
     if left_out:
         notes.append(f"{left_out:,} inputs are left out, as layers were measured on them")
-    if (alone := verdict(record)).tone == "bad":
-        notes.append(f"without a baseline, against the reference, it is: {alone.word}")
+    if (of_run := verdict(record)).tone == "bad":
+        notes.append(f"the verdict on the run itself, without a baseline: {of_run.word}")
     if not evidence.n_inputs:
         raise RunError(f"there is nothing to judge: {run.path} holds no inputs")
     return Target(
@@ -97,7 +97,7 @@ def target_of_run(run: Run) -> Target:
 
 
 def target_of_diff(diff: Diff) -> Target:
-    """A comparison of two finished runs, to be judged; A is the reference, B the candidate."""
+    """Make the target of a comparison of two finished runs; A is the reference, B the candidate."""
     compared = [(part, part.evidence) for part in diff.parts if part.evidence is not None]
     if not compared:
         reasons = "; ".join(part.reason for part in diff.parts if part.reason)
@@ -105,19 +105,18 @@ def target_of_diff(diff: Diff) -> Target:
     if len({part.inputs for part, _ in compared}) < len(compared):
         names = ", ".join(part.name for part, _ in compared)
         raise RunError(
-            "some parts hold the same inputs, which would count more than once; choose one for "
-            f"each with --part: {names}"
+            f"some parts hold the same inputs, which would count more than once; choose parts with --part, of {names}"
         )
     several = len(compared) > 1
     parts = tuple(Part(name=part.name if several else "", evidence=evidence) for part, evidence in compared)
-    # of one part that of its data, so that a comparison that was written down has it too
+    # of a single part its own digest, which the run folder of the comparison has too
     digests = [data_digest(evidence, part.asked) for part, evidence in compared]
     named = [f"{part.name}\n{data}" for part, data in zip(parts, digests, strict=True)]
     settings: dict[str, object] = {}
     for part in parts:
         of_part = f" of {part.name}" if part.name else ""
         settings[f"deltas{of_part}"] = part.evidence.deltas
-        if not part.evidence.exact:  # what a bound is worth depends on how deep the lists were
+        if not part.evidence.exact:  # a bound depends on the depth of the lists
             settings[f"ranks_compared{of_part}"] = part.evidence.depth
     n = sum(part.evidence.n_inputs for part in parts)
     if not n:
@@ -139,7 +138,7 @@ def target_of_diff(diff: Diff) -> Target:
 
 def _values(metric: Metric, evidence: Evidence) -> NDArray[np.float64]:
     unlabelled = metric.family.needs_labels and evidence.judgements is None
-    bound = metric.family.when_cut != "the same" and not evidence.exact  # which is no outcome
+    bound = metric.family.when_cut != "the same" and not evidence.exact  # a bound is no outcome
     try:
         if not (unlabelled or bound):
             return metric.per_input(evidence)

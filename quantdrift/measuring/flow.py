@@ -1,4 +1,4 @@
-"""One flow: both arms of a pair encode the inputs, and readings of that become evidence."""
+"""The flow of a measurement: both arms of a pair encode the inputs, and a reading turns the outputs into evidence."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,50 +24,51 @@ from quantdrift.scoring.similarity import Similarity, check_embeddings
 from quantdrift.scoring.state import ScoreState
 
 PROBE = 2
-"""Inputs that are run once with an eye on which layers they reach."""
+"""Inputs that are run once to see which layers they reach."""
 SAMPLED = 64
-"""Inputs that are always encoded again for the noise floor."""
+"""Size of the sample that is always encoded again for the noise floor."""
 MARGIN = 4.0
-"""How much more than in the sample a score may change elsewhere."""
+"""Factor by which a score may change more elsewhere than in the sample."""
 NOISE_DEPTH = 10
-"""Ranks of the reference that are scored again: numeric noise swaps neighbours, not strangers."""
+"""Ranks of the reference that are scored again, as numeric noise only swaps neighbours."""
 SAMPLED_DEPTH = 2
-"""Ranks that are scored again to see how far a score moves: the two that a gap lies between."""
-MANY = 0.1
-"""Share of embeddings that are another's from which on it is said."""
+"""Ranks that are scored again in the sample, to see how far scores move: the two items of a gap."""
+DUPLICATE_SHARE = 0.1
+"""Duplicate share of embeddings at which a run warns."""
 FEW = 10
-"""Inputs below which it is not: one that is there twice is no sign then."""
-_LOOKED_AT = 10_000
-"""Embeddings at most that are held against each other."""
-_SAME = 1000
-"""Steps of the largest number below which embeddings are the same: batches change last digits."""
+"""Number of inputs below which it does not warn, as a duplicate input then means nothing."""
+_COMPARED = 10_000
+"""Most embeddings that are compared with each other."""
+_STEPS = 1000
+"""Embeddings are duplicates if they agree after rounding to this fraction of the largest number, as batches change last
+digits."""
 _SHOWN = 60
 _BLOCK = 512
 
 Arms = Sequence[Any]
-"""What one arm makes of each side of a reading."""
+"""The outputs of one arm for each side of a reading."""
 Qrels = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reading:
-    """A reading of the outputs of both arms: `Search`, `Classes` or `Shortlist`.
+    """The way to read the outputs of both arms: `Search`, `Classes` or `Shortlist`.
 
     Attributes:
-        calibration: what the candidate is calibrated on, where it needs that; for each tower of a model there is one.
-        source: of these inputs, for the record.
+        calibration: inputs to calibrate the candidate on, one set for each tower of a model.
+        source: the source of these inputs, for the record.
         qrels: relevance labels.
-        dataset: name of the data, where it has one.
-        depth: ranks in the evidence; as many as are kept if None.
-        held_out: positions of the inputs that rates are over, which no criterion looks at; None leaves out those that
+        dataset: name of the data, if it has one.
+        depth: number of ranks in the evidence; all that are kept if None.
+        held_out: positions of the inputs that rates are over, which no criterion uses; None leaves out those that
             layers were measured on.
-        ids: names of what ranks.
-        item_ids: names of what is ranked.
-        record: how outputs were read, for run.json.
-        notes: what a run says of it, one sentence each.
-        counts: what a run says of the data that only the reading knows.
-        probe: the linear function that read the classes, to be kept with the run.
-        what: the models put out, in a word.
+        ids: names of the inputs.
+        item_ids: names of the items that inputs rank.
+        record: the reading, for run.json.
+        notes: sentences about the reading for the output of a run.
+        counts: sizes of the data that only the reading knows.
+        probe: the linear probe that read the classes, to be kept with the run.
+        what: the outputs of the models, in a word.
     """
 
     calibration: tuple[Inputs, ...] = ()
@@ -86,36 +87,36 @@ class Reading:
 
     @property
     def sides(self) -> tuple[Inputs, ...]:
-        """The inputs that either arm encodes; a `+query` scheme leaves all but the first at the reference."""
+        """The inputs that both arms encode; with `+query`, all but the first stay at the reference."""
         raise NotImplementedError
 
     @property
     def held(self) -> tuple[Inputs, ...]:
-        """The sides of which all outputs are held before anything is scored."""
+        """The sides that are encoded completely before anything is scored."""
         return self.sides
 
     def shown(self, side: Inputs) -> str:
-        """Say what is made of a side."""
+        """Return a name for the outputs of a side."""
         return f"{side.role} {self.what}"
 
     def ready(self, flow: "Flow") -> Self:
-        """The reading with names and what else it needs, such as a probe; what would fail after hours is refused."""
+        """Return the reading with names and all it needs, such as a probe; refuse early what would fail after hours."""
         raise NotImplementedError
 
     def state(self, flow: "Flow", reference: Arms, candidate: Arms) -> ScoreState:
-        """The scores of both arms."""
+        """Score the outputs of both arms."""
         raise NotImplementedError
 
     def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:
-        """Rows of each side that are encoded again for the noise floor of some inputs, increasing."""
+        """Return the rows of each side to encode again for the noise floor of some inputs, increasing."""
         raise NotImplementedError
 
     def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
-        """The noise floor of these inputs in their first `depth` ranks; `again` holds the rows of `rerun`."""
+        """Compute the noise floor of these inputs in their first `depth` ranks; `again` has the rows of `rerun`."""
         raise NotImplementedError
 
     def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Evidence:
-        """The record per input; `candidate` is what the state came from."""
+        """Return the record per input; `candidate` are the outputs that the state came from."""
         del candidate
         return assemble(
             state, input_ids=self.ids, item_ids=self.item_ids, qrels=self.qrels, noise=noise, depth=self.depth
@@ -127,15 +128,15 @@ class Measured:
     """The result of a measurement.
 
     Attributes:
-        evidence: the per-input record, without inputs that layers were measured on, or could be.
+        evidence: the record per input, without the inputs that layers were measured on, or could be.
         state: the scores of all inputs.
-        reading: what the outputs were read as.
+        reading: the reading of the outputs.
         fingerprint: digest of the reference's weights.
-        candidate_fingerprint: digest of the candidate; None if it was not taken.
-        left_out: number of these inputs.
-        floor: how the noise floor was measured, as JSON values; None if it was not.
+        candidate_fingerprint: digest of the candidate; None if it was not computed.
+        left_out: number of inputs left out of the evidence.
+        floor: the measurement of the noise floor, as JSON values; None if there was none.
         seconds: time per stage.
-        notes: what deserves a word of the embeddings, one sentence each.
+        notes: sentences about the embeddings for the output of a run.
     """
 
     evidence: Evidence
@@ -151,7 +152,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """A pair, and how inputs go through it; `seconds` and `notes` grow with every step."""
+    """A pair and the steps of measuring it; `seconds` and `notes` grow with every step."""
 
     pair: Pair
     settings: Settings
@@ -165,21 +166,21 @@ class Flow:
         object.__setattr__(self, "store", store_for(self.store, trusted=self.settings.trust_remote_code))
 
     def ready(self, reading: Reading) -> Reading:
-        """The reading with all that it needs; what would fail after hours is refused."""
+        """Return the reading with all that it needs; refuse early what would fail after hours."""
         reading = reading.ready(self)
         if not self.pair.needs_widths:
             not_calibrated_on(self.pair, reading.ids, reading.dataset)
         return reading
 
     def calibrate(self, reading: Reading) -> None:
-        """Make the candidate's layers on what a reading has for that, where they need it."""
+        """Calibrate the candidate's layers on the reading's calibration inputs, if they need it."""
         size, root = self.settings.batch_size, self.store.root
         self.pair.calibrate(reading.calibration, size, source=reading.source, root=root, progress=self.progress)
 
     def measure(self, reading: Reading, reference: Arms, fingerprint: str) -> Measured:
-        """The candidate, whose widths are chosen, encodes; and a reading, which is ready, reads both arms.
+        """Encode by the candidate, whose widths are chosen, and read both arms by a reading that is ready.
 
-        `fingerprint` is the digest of the reference's weights, which takes seconds of a large model.
+        `fingerprint` is the digest of the reference's weights, which takes seconds to compute for a large model.
         """
         pair = self.pair
         with self.timed("calibration", pair.needs_calibration):
@@ -218,7 +219,7 @@ class Flow:
         )
 
     def reference(self, reading: Reading, fingerprint: str | None = None) -> Arms:
-        """Encode each side by the reference, whose weights have that digest."""
+        """Encode each side by the reference; `fingerprint` is the digest of its weights."""
         fingerprint = fingerprint or self.pair.fingerprint
         if self.pair.runtime:  # on a server no layer can be watched
             for side in reading.sides:
@@ -229,13 +230,12 @@ class Flow:
     def _noise(
         self, reading: Reading, state: ScoreState, reference: Arms, weights: str
     ) -> tuple[Noise, dict[str, Any]]:
-        """Encode some inputs again, in another order and batch size, and then all whose first answer that could change.
+        """Measure the noise floor: encode a sample again, in other order and batch size, then all inputs within reach.
 
-        Of the candidate with the state exchanged, `reference` being what the candidate made.
-
-        An input whose first two items are further apart than twice the reach keeps its first answer. The reach is
-        MARGIN times the largest change of a score that the sample showed. It shows that on few items, so inputs of the
-        sample are among those that are looked at closer.
+        The reach is MARGIN times the largest change of a score in the sample. An input whose first two items are
+        further apart than twice the reach keeps its first answer. Inputs of the sample can be within reach, too, and
+        are then scored again to more ranks. For the candidate's own noise, pass the exchanged state and the candidate's
+        outputs.
         """
         rng = np.random.default_rng(self.settings.seed)
         n = len(state.reference_top()[0])
@@ -255,7 +255,7 @@ class Flow:
     def _again(
         self, reading: Reading, state: ScoreState, reference: Arms, weights: str, *, rows: Rows, depth: int
     ) -> Noise:
-        """The noise of some inputs: they and their first items are encoded again."""
+        """Encode some inputs and their first items again, and compute their noise."""
         rng = np.random.default_rng(self.settings.seed)
         size = other_batch_size(self.settings.batch_size)
         wanted = reading.rerun(state, rows, depth)
@@ -273,13 +273,13 @@ class Flow:
 
     @contextmanager
     def stage(self, name: str, shown: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show a stage of `total` steps and note under `name` how long it took."""
+        """Show a stage of `total` steps and record its time under `name`."""
         with self.timed(name), self.progress.stage(shown, total) as tell:
             yield tell
 
     @contextmanager
     def timed(self, name: str, needed: bool = True) -> Iterator[None]:
-        """Note under `name` how long it took."""
+        """Record the time of a block under `name`."""
         start = time.perf_counter()
         try:
             yield
@@ -288,7 +288,7 @@ class Flow:
                 self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - start, 3)
 
     def vectors(self, side: Inputs, arm: str, weights: str, what: str) -> Any:
-        """Encode one side by the arm that is in place; `weights` is its digest."""
+        """Encode one side by the arm that is in place, whose weights have the digest `weights`."""
         name, size = f"{arm}: {what}", self.settings.batch_size
         if arm == "candidate":
             size = self.pair.batch_size or size
@@ -299,7 +299,7 @@ class Flow:
         return vectors
 
     def encoded(self, side: Inputs, order: Rows, weights: str, batch_size: int, tell: Callable[[int], None]) -> Any:
-        """The outputs for one side, put through in an order, from the store where they are."""
+        """Return the outputs for one side, encoded in an order, or from the store."""
         return self.store.get(
             self.key(side, order, weights, batch_size),
             order=order,
@@ -309,7 +309,7 @@ class Flow:
         )
 
     def run(self, side: Inputs, rows: Rows, batch_size: int) -> Vectors:
-        """The outputs for some rows, by the arm that is in place."""
+        """Run the arm that is in place on some rows of a side."""
         try:
             return self.pair.encoder.encode(side.at(rows), side.role, batch_size)
         except OneInputError as error:
@@ -319,7 +319,7 @@ class Flow:
             shown = f"{len(side.items[row]):,} characters: {start!r}" if text else "an empty text"
             raise ServerError(f"{error.where}: {side.role} {side.ids[row]!r} ({shown}): {error.reason}") from error
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # Rust's, such as a tokenizer's pattern that does not end
+            if type(error).__name__ != "PanicException":  # of Rust, such as a tokenizer's pattern without end
                 raise
             raise DataError(
                 f"the model's tokenizer gave up on one of {len(rows):,} inputs ({clean(str(error))}); expected a "
@@ -327,39 +327,39 @@ class Flow:
             ) from error
 
     def key(self, side: Inputs, order: Rows, weights: str, batch_size: int) -> str | None:
-        """A digest of all that decides the outputs for one side; None if that cannot be told."""
+        """Return a digest of all that decides the outputs for one side; None if unknown."""
         inputs, runtime = described(self.pair.encoder, side), self.pair.runtime or None
         if inputs is None:
             return None
-        size = batch_size if runtime else None  # a server makes batches of its own
+        size = batch_size if runtime else None  # a server forms its own batches
         return key_of(
             weights=weights, inputs=inputs, role=side.role, batch_size=size, order=digest_of(order), runtime=runtime
         )
 
 
 def on_equal(arm: str, what: str, vectors: Vectors) -> list[str]:
-    """The note on embeddings of which many are the very same; none where they are few."""
-    if len(vectors) < FEW or (share := same_share(vectors)) < MANY:
+    """Return a note if many embeddings are duplicates."""
+    if len(vectors) < FEW or (share := same_share(vectors)) < DUPLICATE_SHARE:
         return []
     return [
-        f"{arm}: {100 * share:.0f} % of the {what} are the very same as another's; either inputs are there "
-        "twice, or the model does not tell them apart (its tokenizer may be another model's)"
+        f"{arm}: {100 * share:.0f} % of the {what} are duplicates of others; either inputs occur twice, "
+        "or the model does not tell them apart (its tokenizer may be another model's)"
     ]
 
 
 def same_share(vectors: Vectors) -> float:
-    """The share of embeddings [n, dim] that are the very same as one before them; of many a part is looked at.
+    """Return the share of embeddings [n, dim] that equal an earlier one; of many, only a part is compared.
 
     >>> same_share(np.array([[1, 0], [0, 1], [1, 0], [1, 0]], dtype=np.float32))
     0.5
     """
-    some = vectors[:: -(-len(vectors) // _LOOKED_AT)]
-    step = (max(float(np.abs(row).max(initial=0)) for row in some) or 1) / _SAME
+    some = vectors[:: -(-len(vectors) // _COMPARED)]
+    step = (max(float(np.abs(row).max(initial=0)) for row in some) or 1) / _STEPS
     return 1 - len({np.rint(row / step).astype(np.int16).tobytes() for row in some}) / len(some)
 
 
 def not_calibrated_on(pair: Pair, ids: Sequence[str], dataset: str | None = None) -> Rows:
-    """Positions of the inputs that no layer was measured on; rates are over these."""
+    """Return the positions of the inputs that no layer was measured on; rates are over these."""
     allocation, everything = pair.allocation, np.arange(len(ids), dtype=np.int64)
     measured = set() if allocation is None else set(allocation.input_ids)
     if allocation is None or not measured:
@@ -385,11 +385,11 @@ def assemble(
     noise: Noise | None = None,
     depth: int | None = None,
 ) -> Evidence:
-    """Evidence of a state: positions become ids; labels and noise join."""
+    """Make evidence of a state: ids replace positions, and labels and noise are added."""
     reference, candidate = state.reference_top(), state.candidate_top()
-    # at least one, empty where nothing was scored (a lone document that is the query itself)
+    # at least one, which is empty if nothing was scored (a lone document that is the query itself)
     n_ranks = max(1, min(depth or reference[0].shape[1], int(state.n_items.max())))
-    # a search of an approximate index tells what exhaustive search would have given
+    # for an approximate index, also the ranking by exhaustive search
     given = [reference, candidate, *([] if state.exact is None else [state.exact.candidate_top()])]
     tops = [tuple(part[:, :n_ranks] for part in top) for top in given]
     occurring = np.unique(np.concatenate([top[0].ravel() for top in tops]))
@@ -430,7 +430,7 @@ def with_qrels(evidence: Evidence, qrels: Qrels) -> Evidence:
 
 
 def _gaps(state: ScoreState) -> NDArray[np.float64]:
-    """The distance of the reference's first two items, float64 [n_inputs]; infinitely where there is one."""
+    """Return the score gap of the reference's first two items, float64 [n_inputs]; infinite if there is one item."""
     positions, scores = state.reference_top()[:2]
     apart = np.full(len(positions), np.inf)
     if positions.shape[1] > 1:
@@ -451,7 +451,7 @@ def _refuse_without_effect(pair: Pair, evidence: Evidence) -> None:
 
 
 def other_batch_size(batch_size: int) -> int:
-    """A batch size that pads and blocks differently: about half, and odd. Text by text stays that: it is what is asked.
+    """Return a batch size that pads and blocks differently: odd, about half. A batch size of 1 stays, as it is meant.
 
     >>> other_batch_size(32), other_batch_size(1)
     (17, 1)
@@ -464,9 +464,9 @@ def other_batch_size(batch_size: int) -> int:
 def compare_rankings(
     first: tuple[Vectors, Vectors], second: tuple[Vectors, Vectors], contenders: Rows, similarity: Similarity
 ) -> Noise:
-    """Whether the best of the contenders is the same in two runs of one model.
+    """Compute the noise between two runs of one model: whether the best contender changes, and the change of scores.
 
-    Scores are taken in float64: what is compared is the model's noise, not that of scoring.
+    Scores are in float64, so that only noise of the model counts, not noise of scoring.
     """
     n_queries = len(contenders)
     flips = np.zeros(n_queries, dtype=np.bool_)
@@ -483,7 +483,7 @@ def compare_rankings(
 
 
 def noise_of_scores(once: NDArray[np.float64], again: NDArray[np.float64], contenders: Rows) -> Noise:
-    """The noise floor of two runs' scores of contenders, all [n_queries, depth]; positions are -1 where none is."""
+    """Compute the noise between two runs' scores of contenders, all [n_queries, depth]; a position of -1 is empty."""
     missing = contenders < 0
     best = [_best(np.where(missing, -np.inf, scores), contenders) for scores in (once, again)]
     epsilon = np.where(missing, 0, np.abs(again - once)).max(axis=1)
@@ -491,13 +491,13 @@ def noise_of_scores(once: NDArray[np.float64], again: NDArray[np.float64], conte
 
 
 def _best(scores: NDArray[np.float64], ranks: Rows) -> Rows:
-    """Position of the best contender; of equal scores the lower position wins, as in the ranking itself."""
+    """Return the position of the best contender; ties go to the lower position, as in the ranking."""
     top = scores == scores.max(axis=1, keepdims=True)
     return np.asarray(np.where(top, ranks, np.iinfo(np.int64).max).min(axis=1))
 
 
 def scores_of(queries: Vectors, documents: Vectors, similarity: Similarity) -> NDArray[np.float64]:
-    """float64 [n, depth] of queries [n, dim] and their own documents [n, depth, dim]."""
+    """Score queries [n, dim] against their own documents [n, depth, dim], float64 [n, depth]."""
     left, right = queries.astype(np.float64), documents.astype(np.float64)
     if similarity is Similarity.EUCLIDEAN:
         return np.asarray(-np.linalg.norm(left[:, None, :] - right, axis=2))

@@ -1,6 +1,6 @@
-"""What the outputs of both arms are read as: a search, classes, or the order of shortlists."""
+"""The ways to read the outputs of both arms: as a search, as classes, or as the order of shortlists."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Noise
 from quantdrift.measuring.flow import NOISE_DEPTH, Arms, Flow, Reading, assemble, compare_rankings, noise_of_scores
-from quantdrift.measuring.problem import GapProblem, classification_problem, draw_queries, retrieval_problem
+from quantdrift.measuring.problem import GapProblem, draw_queries, gap_of, gap_problem
 from quantdrift.models.inputs import Inputs, Rows, Vectors
 from quantdrift.models.store import digest_of, keeping, key_of
 from quantdrift.scoring.deployed import score_deployed
@@ -32,7 +32,7 @@ from quantdrift.spec.grammar import options_of
 from quantdrift.statistics.conformal import softmax_confidence
 
 Both = tuple[Any, Any]
-"""What the reference and the candidate make of one side."""
+"""The outputs of reference and candidate for one side."""
 
 # --- Search ---------------------------------------------------------------------------------------
 
@@ -42,11 +42,11 @@ class Search(Reading):
     """Every query ranks the documents by the similarity of embeddings.
 
     Attributes:
-        queries: what is searched for.
-        documents: what is searched; the queries themselves if None.
-        similarity: how embeddings become scores.
-        excluded: per query one document position that does not count, or -1.
-        rows: positions of the documents that it scores, increasing; all if None.
+        queries: the queries.
+        documents: the documents; the queries themselves if None.
+        similarity: the score of two embeddings.
+        excluded: one document position per query that does not count, or -1.
+        rows: positions of the documents to score, increasing; all if None.
     """
 
     queries: Inputs
@@ -57,31 +57,47 @@ class Search(Reading):
 
     @property
     def of(self) -> str:
-        """What it compares, as stages name it."""
+        """The kind of outputs that it compares, as stages name it."""
         return "vectors"
 
     @property
     def sides(self) -> tuple[Inputs, ...]:
-        """Queries, and documents where they are others."""
+        """The queries, and the documents if they are not the queries."""
         return (self.queries,) if self.documents is None else (self.queries, self.documents)
 
     def problem(self, flow: Flow, reference: Arms, chosen: Rows, n_contenders: int = 1) -> GapProblem:
-        """The gaps that layers are measured on, of the queries at the positions `chosen`."""
-        return retrieval_problem(
-            flow.pair.encoder,
-            self.queries,
-            self.sides[-1],
-            reference,
-            similarity=self.similarity,
-            chosen=chosen,
-            batch_size=flow.settings.batch_size,
-            n_contenders=n_contenders,
-            excluded=self.excluded,
-            query_only=flow.pair.query_only,
-        )
+        """Return the gaps between the first document and the next ones, for the queries at the positions `chosen`.
+
+        With `+query` the documents stay at the reference's embeddings.
+        """
+        asked, index = np.asarray(reference[0])[chosen], reference[-1]
+        excluded, similarity = None if self.excluded is None else self.excluded[chosen], self.similarity
+        k = n_contenders + 1
+        state = score_embeddings(asked, asked, index, index, similarity=similarity, k=k, excluded=excluded)
+        tops = state.reference_top()[0]  # [n_inputs, up to n_contenders + 1], -1 behind the last
+        valid = (tops[:, 1:] >= 0) & (tops[:, :1] >= 0)
+        if not valid.any():
+            raise DataError("no calibration query has two documents, so there is no gap to measure")
+        sides, roles = [self.queries.part(chosen)], [np.broadcast_to(np.arange(len(chosen))[:, None], valid.shape)]
+        fixed = torch.from_numpy(np.asarray(index)[np.maximum(tops, 0)]) if flow.pair.query_only else None
+        if fixed is None:
+            needed = np.unique(tops[tops >= 0])
+            places = len(chosen) + np.searchsorted(needed, tops)
+            sides.append(self.sides[-1].part(needed))
+            roles += [np.broadcast_to(places[:, :1], valid.shape), places[:, 1:]]
+            asked = np.concatenate([asked, np.asarray(index)[needed]])
+
+        def gap(outputs: Tensor) -> Tensor:
+            if fixed is None:
+                return gap_of(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity)
+            ranked = fixed.to(outputs)
+            return gap_of(outputs[:, :, 0], ranked[:, :1], ranked[:, 1:], similarity)
+
+        size = flow.settings.batch_size
+        return gap_problem(flow.pair.encoder, sides, roles, gap, batch_size=size, valid=valid, reference=asked)
 
     def ready(self, flow: Flow) -> Self:
-        """Add names, and the similarity for the record; refuse what has nothing to rank, or no index of a part."""
+        """Add names, and the similarity for the record; refuse empty data, and stages that the outputs do not fit."""
         if self.rows is not None and flow.pair.vector_stages:
             raise UnsupportedError(
                 "stored embeddings and indexes are measured on a whole corpus, and these are parts of one; leave "
@@ -91,7 +107,7 @@ class Search(Reading):
             if self.of not in stage.takes:
                 written = ", ".join(options_of(stage.scheme, "vectors"))
                 raise UnsupportedError(
-                    f"{written}: this is done to {' or '.join(stage.takes)}, and this model makes {self.of}; leave it "
+                    f"{written}: this applies to {' or '.join(stage.takes)}, and this model makes {self.of}; leave it "
                     "out"
                 )
         ids, item_ids = self.queries.ids, self.sides[-1].ids
@@ -101,12 +117,12 @@ class Search(Reading):
         return replace(self, ids=ids, item_ids=item_ids, record={"similarity": str(self.similarity), **self.record})
 
     def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
-        """Every query against every document that counts."""
+        """Score every query against every document that counts."""
         first: Any = reference[-1]
         second: Any = candidate[-1]
         excluded = self.excluded
         if self.rows is not None:
-            if excluded is not None:  # by its place among the rows, -1 where it is not one of them
+            if excluded is not None:  # now the place among the rows, or -1
                 place = np.searchsorted(self.rows, excluded).clip(max=len(self.rows) - 1)
                 excluded = np.where(self.rows[place] == excluded, place, -1)
             # one object for both arms is how scoring knows that the index is not quantized
@@ -116,7 +132,7 @@ class Search(Reading):
         return state if self.rows is None else at_positions(state, self.rows)
 
     def scored(self, flow: Flow, queries: Both, documents: Both, excluded: Rows | None) -> ScoreState:
-        """The scores of queries and documents of either arm, as the candidate's stages have them."""
+        """Score queries against documents in both arms, through the candidate's stages."""
         how: Any = {"similarity": self.similarity, "k": flow.settings.k, "excluded": excluded}
         arms = tuple(zip(queries, documents, strict=True))
         if stages := flow.pair.vector_stages:
@@ -127,13 +143,13 @@ class Search(Reading):
             return score_embeddings(*queries, *documents, **how, device=device, progress=tell)
 
     def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:
-        """The queries, and documents that could be first."""
+        """Return the queries and the documents that could be first."""
         contenders = state.reference_top()[0][rows, :depth]
         needed = np.unique(contenders[contenders >= 0])
         return (np.union1d(rows, needed),) if self.documents is None else (rows, needed)
 
     def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
-        """Whether the first of the contenders is the same."""
+        """Compare the first of the contenders in both runs."""
         contenders, wanted = state.reference_top()[0][rows, :depth], self.rerun(state, rows, depth)
         return compare_rankings(
             (once[0][rows], once[-1][wanted[-1]]),
@@ -145,16 +161,16 @@ class Search(Reading):
 
 @runtime_checkable
 class ReadOtherwise(Protocol):
-    """A model whose outputs are read otherwise than by one vector each."""
+    """A model whose outputs are not one vector per input."""
 
     def reading(self, search: Search) -> Reading:
-        """Return how its outputs are read in place of a search by one vector each."""
+        """Return the reading of its outputs that takes the place of a search by vectors."""
 
 
 def calibration_queries(pair: Pair, queries: Inputs, held_out: Rows | None = None) -> tuple[list[Inputs], Rows | None]:
-    """The queries that a tower of their own is calibrated on, and the positions that rates are then over.
+    """Draw queries to calibrate their own tower on; return them, and the positions that rates are then over.
 
-    A quarter is drawn, or those that are not held out; none where the scheme needs no calibration.
+    They are a quarter of the queries, or all that are not held out; none if the scheme needs no calibration.
     """
     if not isinstance(pair, QuantizedPair) or not pair.needs_calibration:
         return [], held_out
@@ -165,7 +181,7 @@ def calibration_queries(pair: Pair, queries: Inputs, held_out: Rows | None = Non
 
 @dataclass(frozen=True, slots=True)
 class _Some:
-    """Some rows of an array, taken a tile at a time, so that a memory map stays on disk."""
+    """Some rows of an array, read a tile at a time, so that a memory map stays on disk."""
 
     array: Any
     rows: Rows
@@ -188,44 +204,32 @@ def _some(array: Any, rows: Rows) -> Any:
 # --- Classes --------------------------------------------------------------------------------------
 
 STRENGTH = 1.0
-"""C of the logistic regression, the inverse of the regularization."""
+"""Parameter C of the logistic regression, the inverse of the regularization."""
 MOST_STEPS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Head:
-    """Makes logits of what a model puts out, the same way for both arms.
+    """Turns the outputs of a model into logits, in the same way for both arms.
 
     Attributes:
-        classes: names, by logit.
-        linear: a probe of embeddings, or a head that is left alone; with neither this nor `module`, outputs are logits.
-        module: a head of several layers that is left alone, from [n, dim] to [n, n_classes].
-        record: how logits were had, for run.json.
-        notes: what a run says of it.
+        classes: names of the classes, in the order of logits.
+        linear: a linear probe of embeddings, or a linear head that is not quantized; without one outputs are logits.
+        record: the source of the logits, for run.json.
+        notes: sentences for the output of a run.
     """
 
     classes: tuple[str, ...]
     linear: LinearProbe | None = None
-    module: Callable[[Tensor], Tensor] | None = None
     record: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 
-    @property
-    def reads_vectors(self) -> bool:
-        """Whether outputs are embeddings, and not logits."""
-        return self.linear is not None or self.module is not None
-
     def logits(self, outputs: Vectors) -> NDArray[np.float32]:
-        """Logits [n, n_classes] of outputs [n, dim]."""
-        if self.module is not None:
-            with torch.no_grad():
-                return self.module(torch.from_numpy(np.array(outputs))).float().cpu().numpy()
+        """Compute logits [n, n_classes] of outputs [n, dim]."""
         return np.asarray(outputs) if self.linear is None else self.linear.logits(outputs)
 
     def graph(self, outputs: Tensor) -> Tensor:
-        """Logits of outputs [..., dim], differentiable."""
-        if self.module is not None:
-            return self.module(outputs)
+        """Compute logits of outputs [..., dim], differentiably."""
         if self.linear is None:
             return outputs
         weight, bias = torch.from_numpy(self.linear.weight), torch.from_numpy(self.linear.bias)
@@ -237,12 +241,12 @@ class Classes(Reading):
     """Every input ranks all classes by logit.
 
     Attributes:
-        inputs: what is classified.
-        split: they are of.
-        head: how classes are read; a linear probe is fitted to the train inputs if None.
-        train: inputs to fit a probe to, and to choose widths on.
-        train_labels: of these.
-        labels: of the inputs, where they are known.
+        inputs: the inputs to classify.
+        split: name of their split.
+        head: the head that gives logits; if None, a linear probe is fitted to the train inputs.
+        train: inputs to fit a probe to and to choose widths on.
+        train_labels: labels of the train inputs.
+        labels: labels of the inputs, if they are known.
     """
 
     inputs: Inputs
@@ -259,27 +263,48 @@ class Classes(Reading):
 
     @property
     def read_by(self) -> Head:
-        """The head; once the reading is ready."""
+        """The head of a reading that is ready."""
         assert self.head is not None  # `ready` has fitted one
         return self.head
 
     def problem(self, flow: Flow, reference: Arms, chosen: Rows, n_contenders: int = 1) -> GapProblem:
-        """The gaps that layers are measured on, of the train inputs at the positions `chosen`."""
+        """Return the gaps between the first class and the next ones, for the train inputs at the positions `chosen`.
+
+        gap_c = logit of the reference's first class - logit of its class c + 1, for at most `n_contenders` classes.
+        """
         del reference
         assert self.train is not None  # whoever chose them has looked
-        part, size = self.train.part(chosen), flow.settings.batch_size
-        outputs = flow.run(part, np.arange(len(chosen)), size)
-        return classification_problem(
-            flow.pair.encoder, part, outputs, logits=self.read_by.graph, batch_size=size, n_contenders=n_contenders
+        inputs, size, logits = self.train.part(chosen), flow.settings.batch_size, self.read_by.graph
+        outputs = flow.run(inputs, np.arange(len(chosen)), size)
+        with torch.no_grad():
+            scores = logits(torch.from_numpy(np.array(outputs)))
+        tops = torch.argsort(scores, dim=1, descending=True, stable=True)[:, : n_contenders + 1]
+        n_others = tops.shape[1] - 1
+
+        def gap(outputs_of_rows: Tensor) -> Tensor:
+            scored = logits(outputs_of_rows[:, :, 0])  # [n_inputs, n_contenders, n_classes]
+            ranked = tops.to(scored.device)
+            best = scored.gather(2, ranked[:, :1, None].expand(-1, n_others, 1))
+            return (best - scored.gather(2, ranked[:, 1:, None]))[..., 0]
+
+        rows = np.broadcast_to(np.arange(len(chosen))[:, None], (len(chosen), n_others))
+        return gap_problem(
+            flow.pair.encoder,
+            [inputs],
+            [rows],
+            gap,
+            batch_size=size,
+            valid=np.ones(rows.shape, dtype=np.bool_),
+            reference=np.asarray(outputs),
         )
 
     def shown(self, side: Inputs) -> str:
-        """The part of the data, and what the model puts out."""
+        """Return the split of the data and the kind of outputs."""
         del side
         return f"{self.split} {self.what}"
 
     def ready(self, flow: Flow) -> Self:
-        """Add a head, and labels as the head spells them; refuse to calibrate on what is evaluated."""
+        """Add a head, and labels as the head spells them; refuse to calibrate on inputs that are evaluated."""
         if not self.calibration and flow.pair.needs_calibration:
             raise DataError(
                 "this scheme is calibrated on inputs of the train part, never on those it is evaluated on, and "
@@ -321,7 +346,7 @@ class Classes(Reading):
         )
 
     def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
-        """Every input against every class."""
+        """Score every input against every class."""
         logits = self.read_by.logits
         return score_matrix(logits(reference[0]), logits(candidate[0]), k=flow.settings.k)
 
@@ -331,14 +356,14 @@ class Classes(Reading):
         return (rows,)
 
     def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
-        """Whether the first class is the same."""
+        """Compare the first class in both runs."""
         del state, depth
         first, second = self.read_by.logits(once[0][rows]), self.read_by.logits(again[0])
         epsilon = np.abs(first.astype(np.float64) - second).max(axis=1).astype(np.float32)
         return Noise(flips=first.argmax(axis=1) != second.argmax(axis=1), epsilon=epsilon)
 
     def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Evidence:
-        """The record per input, with the candidate's confidence."""
+        """Return the record per input, with the candidate's confidence."""
         # not super(): a dataclass with slots is another class than this one
         return _confident(Reading.evidence(self, state, candidate, noise), self.read_by.logits(candidate[0]))
 
@@ -352,7 +377,7 @@ def evidence_of_logits(
     labels: Sequence[str] | None = None,
     depth: int = 200,
 ) -> Evidence:
-    """Evidence of a classifier: every input ranks all classes by logit."""
+    """Make evidence of a classifier's logits: every input ranks all classes."""
     state = score_matrix(reference, candidate, k=depth)
     qrels = None if labels is None else _qrels(input_ids, labels)
     return _confident(assemble(state, input_ids=input_ids, item_ids=classes, qrels=qrels), candidate)
@@ -371,10 +396,10 @@ def _confident(evidence: Evidence, logits: NDArray[np.float32]) -> Evidence:
 def fitted_probe(
     embeddings: Vectors, labels: Sequence[str], *, key: str | None, root: Path | None
 ) -> tuple[LinearProbe, float]:
-    """The probe of embeddings and its accuracy on them; fitted unless it is kept below `root`."""
+    """Return a linear probe of embeddings and its accuracy on them; fit it unless it is kept below `root`."""
     probe = path = None
     if key is not None and root is not None:
-        library = version_of("scikit-learn") or ""  # fitting says what is missing
+        library = version_of("scikit-learn") or ""  # a missing one is reported by fitting
         made = {"strength": STRENGTH, "most_steps": MOST_STEPS, "library": library}
         name = key_of(version=1, embeddings=key, labels=digest_of(labels), **made)
         path = root / "probes" / name[:2] / f"{name}.npz"
@@ -391,7 +416,7 @@ def fitted_probe(
 # --- Shortlists -----------------------------------------------------------------------------------
 
 OPENING = 12
-"""Words of a document that stand for a query, where a model reads both together."""
+"""Words at the start of a document that replace a query when a reranker is calibrated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -399,8 +424,8 @@ class Shortlist(Reading):
     """Every query ranks the documents of its own shortlist by the score of query and document together.
 
     Attributes:
-        document_rows: positions of the documents of one query after another, increasing within each.
-        starts: where each query's pairs begin, and the end.
+        document_rows: positions of documents, one query after another, increasing within each query.
+        starts: start of each query's pairs, and the end of the last.
         pairs: the query-document pairs, in the order of `document_rows`.
     """
 
@@ -414,25 +439,25 @@ class Shortlist(Reading):
         return (self.pairs,)
 
     def ready(self, flow: Flow) -> Self:
-        """Refuse shortlists without a document; nothing is missing otherwise."""
+        """Refuse shortlists without a document."""
         del flow
         if not len(self.document_rows):
             raise DataError("nothing to rerank: the shortlists hold no document")
         return self
 
     def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
-        """Every query against its own shortlist."""
+        """Score every query against its own shortlist."""
         once, low = np.asarray(reference[0])[:, 0], np.asarray(candidate[0])[:, 0]
         rows = [(self.document_rows[a:b], once[a:b], low[a:b]) for a, b in pairwise(self.starts.tolist())]
         return score_ragged(rows, k=flow.settings.k)
 
     def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:
-        """Pairs of documents that could be first."""
+        """Return the pairs whose documents could be first."""
         numbers = self._numbers(state.reference_top()[0][rows, :depth], rows)
         return (np.unique(numbers[numbers >= 0]),)
 
     def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
-        """Whether the first of the contenders is the same."""
+        """Compare the first of the contenders in both runs."""
         positions = state.reference_top()[0][rows, :depth]
         numbers, (needed,) = self._numbers(positions, rows).clip(min=0), self.rerun(state, rows, depth)
         places = np.searchsorted(needed, numbers).clip(max=len(needed) - 1)
@@ -440,7 +465,7 @@ class Shortlist(Reading):
         return noise_of_scores(first[numbers], second[places], positions)
 
     def _numbers(self, positions: Rows, rows: Rows) -> Rows:
-        """Numbers of the pairs of some queries with these documents [n_rows, depth]; -1 where a position is -1."""
+        """Return the numbers of the pairs of some queries with documents [n_rows, depth]; -1 for a position of -1."""
         numbers = np.full(positions.shape, -1, dtype=np.int64)
         for place, (row, wanted) in enumerate(zip(rows.tolist(), positions, strict=True)):
             listed = self.document_rows[self.starts[row] : self.starts[row + 1]]
@@ -455,12 +480,12 @@ def shortlist_of(
     record: Mapping[str, object],
     texts: Sequence[str] | None = None,
 ) -> Shortlist:
-    """The reading of shortlists, query to documents; calibrated on documents of the data unless there are texts."""
+    """Make the reading of shortlists, query to documents; calibration is on `texts`, or on documents of the data."""
     queries = dict(zip(dataset.query_ids, dataset.queries, strict=True))
     position = {name: row for row, name in enumerate(dataset.document_ids)}
     rows = [np.sort(np.array([position[name] for name in names], dtype=np.int64)) for names in lists.values()]
     pairs = [(query, row) for query, of_query in zip(lists, rows, strict=True) for row in of_query.tolist()]
-    # a document is asked for by its own first words, so that no query is used
+    # the first words of a document replace a query, so that no query of the data is used
     asked = [(opening_of(text), text) for text in (dataset.documents if texts is None else texts)]
     return Shortlist(
         what="scores",
@@ -481,7 +506,7 @@ def shortlist_of(
 
 
 def pair_inputs(pairs: Sequence[tuple[str, str]], *, ids: Sequence[str] | None = None) -> Inputs:
-    """Query-document pairs, for a model that scores both together."""
+    """Make inputs of query-document pairs, for a model that scores both together."""
     return Inputs(
         role="pair",
         ids=tuple(map(str, range(len(pairs)))) if ids is None else ids,
@@ -492,5 +517,5 @@ def pair_inputs(pairs: Sequence[tuple[str, str]], *, ids: Sequence[str] | None =
 
 
 def opening_of(text: str) -> str:
-    """The first words of a document, in place of a query; a dot where it has none."""
+    """Return the first words of a document, in place of a query; a dot if it has none."""
     return " ".join(text.split()[:OPENING]) or "."

@@ -1,18 +1,18 @@
-"""Everything that needs torch: encoders, quantizers, scoring, and the one way to measure a pair."""
+"""What opens, vets and describes a model or a checkpoint."""
 
 import logging
 
 UNASKED = "torchao"
-"""A library that transformers imports wherever it is installed, whoever needs it."""
+"""A library that transformers imports wherever it is installed, even if no model needs it."""
 WARNED: list[str] = []
-"""What that import warns of: notes of a run that such a checkpoint takes part in, and lines of `quantdrift doctor`."""
+"""Warnings of that import: notes of a run with such a checkpoint, and lines of `quantdrift doctor`."""
 
 TEXT_BY_TEXT = "--batch-size 1 measures it text by text"
-"""The end of a note on a model that reads a text by what else is in its batch."""
+"""The end of a note on a model whose result for a text depends on the other texts of its batch."""
 
 
 def _kept(record: logging.LogRecord) -> bool:
-    """Keep a warning in place of printing it; torch's, of which there are others, are those of its enumerations."""
+    """Keep a warning in place of printing it; of torch's only those about its enumerations."""
     text = " ".join(record.getMessage().split())
     if record.levelno < logging.WARNING or not (record.name == UNASKED or "is an Enum subclass" in text):
         return True

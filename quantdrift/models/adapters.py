@@ -1,10 +1,10 @@
-"""LoRA adapters of peft, merged into the weights before anything is rounded."""
+"""LoRA adapters of peft are merged into the weights before anything is quantized."""
 
 from torch import nn
 
 
 def merge_adapters(module: nn.Module) -> list[str]:
-    """Replace every layer of an adapter by the base layer with the adapter merged in; return the adapters' names."""
+    """Merge every adapter into its base layer, which takes its place; return the names of the adapters."""
     if not any(hasattr(part, "lora_A") for part in module.modules()):
         return []
     from peft.tuners.tuners_utils import BaseTunerLayer  # noqa: PLC0415 -- it made these layers

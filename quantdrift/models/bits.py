@@ -1,4 +1,4 @@
-"""What a scheme costs in bits per weight."""
+"""Bits per weight of a candidate."""
 
 import re
 from collections import Counter
@@ -16,16 +16,16 @@ SCALE_BITS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitsReport:
-    """Bits per weight. A small model's token embeddings weigh much, so both figures are given.
+    """Bits per weight, of the linear layers and of all parameters: token embeddings are a large part of a small model.
 
     Attributes:
-        linear: over the linear layers of a pair, codes alone; one that widths leave alone counts at the width it is
-            stored in. A classification head is none of them. Of a model without any it is that of all parameters.
-        linear_with_scales: the same, with what the quantizer stores beside them: a 16-bit scale per group, a 16-bit
-            zero point where the grid has one, or the scales of a format.
-        all_parameters: over every parameter of the model, scales included, the others (those that no stage
-            quantizes, norms, a classification head) at the width they are stored in.
-        n_quantized: number of quantized weights, those of a rounded embedding matrix among them.
+        linear: average over the linear layers, codes alone. A layer that is not quantized counts at its stored width,
+            and a classification head is left out. For a model without linear layers it equals `all_parameters`.
+        linear_with_scales: the same with the scales: 16 bits per group, another 16 for a zero point, or the scales of
+            a number format.
+        all_parameters: average over all parameters, scales included; those that no stage quantizes count at their
+            stored width.
+        n_quantized: number of quantized weights, including a quantized embedding matrix.
         n_parameters: number of parameters of the model.
     """
 
@@ -36,13 +36,13 @@ class BitsReport:
     n_parameters: int
 
     def to_json(self) -> dict[str, float | int]:
-        """The fields as a JSON object."""
+        """Return the fields as a JSON object."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBits:
-    """A whole parameter beside the linear layers, and the bits that it takes, scales included."""
+    """A quantized parameter that is no linear layer, and the bits that it takes, scales included."""
 
     parameter: nn.Parameter
     bits: int
@@ -58,10 +58,8 @@ def count_bits(
 ) -> BitsReport:
     """Count the bits of a candidate.
 
-    `scale_bits` gives the bits of a matrix [rows, columns] beside its codes; `beside` is what is quantized beside the
-    linear layers.
-
-    The one number per input feature of an order of columns or an input scaling is not counted.
+    `scale_bits` gives the bits of a matrix [rows, columns] beside its codes; `beside` holds the other quantized
+    parameters. An order of columns and an input scaling, one number per input feature, are not counted.
     """
     # A model that ties weights, and several roots, can name one parameter more than once.
     parameters = {_identity(p): p for module in modules for p in module.parameters()}
@@ -97,9 +95,9 @@ def count_bits(
 def not_quantized(
     modules: Sequence[nn.Module], layers: Sequence[LinearLayer], beside: Sequence[StoredBits]
 ) -> dict[str, int]:
-    """Parameters of two and more dimensions that no layer and no stage rounds, to their numbers of weights.
+    """Map parameters of two and more dimensions that nothing quantizes to their numbers of weights.
 
-    Embeddings, convolutions and bare matrices are among them. Of a path in a list of blocks, "*" stands for the number.
+    They are embeddings, convolutions and bare matrices. "*" stands for the number of a block in a path.
     """
     known = {_identity(parameter) for parameter in (*(x.parameter for x in layers), *(x.parameter for x in beside))}
     sizes: Counter[str] = Counter()

@@ -1,10 +1,9 @@
-"""What a model's files have a library match or make without end: held against a bound before it does.
+"""Bounds on patterns and tokenizer rules of a model's files, on which a library could work without end.
 
 peft, compressed-tensors, GPTQModel, torchao and transformers' own quantizers match strings of a file against the names
-of a model's layers, as regular expressions, and a pattern of twenty characters can take longer than anybody lives. A
-pattern is taken where the number of ways in which it can be laid over a name is small: `re:.*(gate|up)_proj` is,
-`(\\w+)+!` is not. Patterns of a tokenizer.json are matched by a library that gives up by itself; other rules of one can
-make gigabytes of a letter.
+of a model's layers, as regular expressions, and a pattern of twenty characters can take years. A pattern is accepted if
+it can match a name in few ways: `re:.*(gate|up)_proj` is, `(\\w+)+!` is not. Patterns of a tokenizer.json are matched
+by a library that stops by itself; its other rules can turn one letter into gigabytes.
 """
 
 import base64
@@ -24,19 +23,19 @@ ADAPTERS = frozenset({"target_modules", "exclude_modules", "layers_pattern", "ra
 PATTERNS = ADAPTERS | {"compression_config", "quantization_config"}
 """Settings below which any string, or key, may be a pattern."""
 TEXTS = frozenset({"dataset", "tokenizer"})
-"""Entries of a quantization_config that are none: what was calibrated on."""
+"""Entries of a quantization_config that are no patterns: they say what was calibrated on."""
 _PREFIX = re.compile(r"^(re|[-+]):")
-"""What compressed-tensors, torchao and GPTQModel put before a pattern."""
+"""The marks that compressed-tensors, torchao and GPTQModel put before a pattern."""
 _PLAIN = re.compile(r"[\w.:/ -]*", re.ASCII)
 _ASCII = 128
 _LONGEST, _CHARACTERS = 64, 1_000
-"""Characters of a layer's name that are reckoned with, and of a pattern at most."""
+"""Assumed length of a layer's name, and greatest length of a pattern, in characters."""
 _STRINGS, _WAYS = 2_000, 2e7
-"""Patterns of a file at most, and ways of all of them together; a million take a library some milliseconds a name."""
+"""Most patterns of a file, and most ways of matching for all of them; a million take some milliseconds per name."""
 
 
 def check_patterns(value: Any, where: str) -> None:
-    """Refuse patterns that a library could match without end, or that are none.
+    """Refuse patterns that a library could match without end, and strings that are no patterns.
 
     Raises:
         UnsupportedError: a pattern repeats what repeats, or there are too many.
@@ -54,7 +53,7 @@ def check_patterns(value: Any, where: str) -> None:
 
 
 def _ways_of(pattern: str) -> float:
-    """In how many ways a pattern can be laid over a name at most; infinite for what is none."""
+    """The most ways in which a pattern can match a name; infinite for a string that is no pattern."""
     if len(pattern) > _CHARACTERS or not pattern.isascii():
         return float("inf")
     try:
@@ -64,7 +63,7 @@ def _ways_of(pattern: str) -> float:
 
 
 def _ways(parsed: Any) -> float:
-    """The product of the ways of a sequence's parts, as Python's own parser gives them."""
+    """The most ways in which a pattern can match, as Python's parser read it: the product over its parts."""
     ways = 1.0
     for operation, value in parsed:
         match str(operation):
@@ -96,21 +95,18 @@ def _ways(parsed: Any) -> float:
 # --- rules of a tokenizer -------------------------------------------------------------------------
 
 TRIED = "The 2nd café: don't pay $3.50 for ﬁne ÀÉ,  Zürich's 東京\n x_y #1"
-"""A text of which other rules make other tokens."""
+"""A text that different tokenizers split differently."""
 _GROWTH, _LISTED, _REPLACED = 64, 256, 128
-"""Letters that rules may make of one, entries of a list of rules, and bytes that stand for a letter in a table."""
+"""Most letters that rules may make of one, most entries of a list of rules, most bytes for a letter in a table."""
 _INSERTED = {"content", "prepend", "replacement", "continuing_subword_prefix", "end_of_word_suffix"}
 _WORDS = {"vocab", "merges", "added_tokens", "decoder", "pattern"}
-"""Parts of a tokenizer.json that add no letters: words, how they become text again, and what is replaced."""
+"""Parts of a tokenizer.json that add no letters to a text."""
 
 
 def check_rules(rules: Mapping[str, Any], where: str) -> None:
-    """Refuse a tokenizer.json whose rules make many letters, or tokens, of one.
+    """Refuse a tokenizer.json whose rules turn one letter into many letters or tokens.
 
-    Each rule is bounded by itself. What one inserts, and every other letter of a text, then goes through them all.
-
-    Raises:
-        UnsupportedError: they do.
+    Each rule is bounded by itself; then a text, and every text that a rule inserts, goes through all of them.
     """
     parts = list(entries(rules, without=_WORDS))
     texts = [TRIED[:_GROWTH], *(part for key, part in parts if key in _INSERTED and isinstance(part, str))]
@@ -122,7 +118,7 @@ def check_rules(rules: Mapping[str, Any], where: str) -> None:
 
 
 def _grows(key: str, part: Any) -> bool:
-    """Whether a rule by itself makes many letters of one."""
+    """Say whether a single rule turns one letter into many."""
     if key == "precompiled_charsmap" and isinstance(part, str):
         table = base64.b64decode(re.sub(r"\s", "", part))
         return max(map(len, table[4 + int.from_bytes(table[:4], "little") :].split(b"\0"))) > _REPLACED
@@ -132,7 +128,7 @@ def _grows(key: str, part: Any) -> bool:
 
 
 def _grow_together(normalizer: Any, texts: list[str]) -> bool:
-    """Whether rules one after another make many letters of one."""
+    """Say whether the rules one after another turn one letter into many."""
     from tokenizers import Tokenizer  # noqa: PLC0415 -- an optional package
 
     for rule in _in_order(normalizer):
@@ -145,7 +141,7 @@ def _grow_together(normalizer: Any, texts: list[str]) -> bool:
 
 
 def _in_order(normalizer: Any) -> Iterator[Any]:
-    """The rules that a normalizer is a sequence of, or itself."""
+    """Yield the single rules of a normalizer, in order."""
     inner = normalizer.get("normalizers") if isinstance(normalizer, Mapping) else None
     if not isinstance(inner, list):
         yield normalizer

@@ -1,8 +1,8 @@
 """The classification head of a model: its last linear layer, which stays at full precision.
 
-Of a head that is several layers in one module (dense and output projection) all belong to it; what a model computes
-before its head, as BERT's pooler, does not. Embedding models, CLIP and causal language models have none: an
-embedding's projection and a vocabulary's logits are no classes.
+If the head is one module with several layers (dense and output projection), all belong to it; layers before the head,
+such as BERT's pooler, do not. Embedding models, CLIP and causal language models have no head: an embedding's projection
+and the logits of a vocabulary are no classes.
 """
 
 import re
@@ -17,20 +17,20 @@ from quantdrift.models.layers import LinearLayer, find_linears, left_out, named_
 from quantdrift.scheme import Scheme
 
 NO_HEAD = "none"
-"""In place of a head's name: every layer is quantized."""
+"""Given in place of a head's name, so that every layer is quantized."""
 HEAD, NO_MODULE = "classification head", "no nn.Linear of its own"
-"""Why a layer is left out."""
+"""Reasons why a layer is left out."""
 _CLASSIFIER = re.compile(r"For(Sequence|Image|Audio|Video|Token)Classification")
 _NAME = re.compile(r"classif|score|logits_proj|head|^fc$|sequence_summary")
-"""What transformers calls heads; a distilled model has two."""
+"""Names that transformers gives to heads."""
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""Number types of full-precision weights; an 8-bit float is a quantized one."""
+"""Number types of full-precision weights; 8-bit floats are quantized."""
 
 
 def find_head(modules: Sequence[nn.Module]) -> tuple[str, ...]:
-    """Paths of the head's modules that timm or transformers gave a model; none if neither did, or it is no classifier.
+    """Find the modules of the head that timm or transformers gave a classifier, by path; none for other models.
 
-    There are several of a distilled model.
+    A distilled model has two.
     """
     for number, root in enumerate(modules):
         for path, module in root.named_modules(prefix=str(number) if len(modules) > 1 else ""):
@@ -40,7 +40,7 @@ def find_head(modules: Sequence[nn.Module]) -> tuple[str, ...]:
 
 
 def named_head(modules: Sequence[nn.Module], names: str) -> tuple[str, ...]:
-    """The head that a user names, by paths of modules with commas between; none for "none"."""
+    """Read the head that a user names: paths of modules, separated by commas, or "none"."""
     wanted = () if names == NO_HEAD else tuple(dict.fromkeys(names.split(",")))
     paths = [name for name, _ in named_modules(modules) if name]
     for name in wanted:
@@ -50,16 +50,16 @@ def named_head(modules: Sequence[nn.Module], names: str) -> tuple[str, ...]:
 
 
 def head_modules(modules: Sequence[nn.Module], head: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
-    """The modules of a head with their paths, those inside included."""
+    """Yield the modules of a head, and all modules inside them, with their paths."""
     for name, module in named_modules(modules):
         if any(name == top or name.startswith(f"{top}.") for top in head):
             yield name, module
 
 
 def _of_timm(root: nn.Module, module: Any) -> list[str]:
-    """Paths in a timm model of what it says is its classifier.
+    """Return the paths of the classifier that a timm model names.
 
-    As part of something larger (an image tower of CLIP) its last layer gives no classes.
+    None if it is part of a larger model, such as the image tower of CLIP: its last layer then gives no classes.
     """
     if not _is_timm(module) or _size(module) != _size(root):
         return []
@@ -69,20 +69,20 @@ def _of_timm(root: nn.Module, module: Any) -> list[str]:
 
 
 def _of_transformers(module: Any) -> list[str]:
-    """Paths of the head in a classifier of transformers; of nothing else."""
+    """Return the paths of the head in a classifier of transformers; none for other models."""
     n_labels = getattr(getattr(module, "config", None), "num_labels", None)
     if n_labels is None or not _is_a(module, _CLASSIFIER):
         return []
     inside = [part for part in module.modules() if part is not module]
     if any(_is_a(part, _CLASSIFIER) or _is_timm(part) for part in inside):
-        return []  # a wrapper; what it holds comes next
+        return []  # a wrapper, whose inner model comes next
     fits = [
         name
         for name, child in module.named_children()
         if not any(_is_a(part, "^PreTrainedModel$") for part in child.modules())
         and any(_width(part) == n_labels for part in child.modules())
     ]
-    # some keep it inside of the body, or under a name of their own
+    # some have it inside the body, or under another name
     last = [path for path, part in module.named_modules() if _width(part) == n_labels]
     return [name for name in fits if _NAME.search(name)] or fits[-1:] or last[-1:]
 
@@ -96,7 +96,7 @@ def _is_timm(module: nn.Module) -> bool:
 
 
 def _width(module: Any) -> int | None:
-    """The number of outputs of a linear layer; None for anything else."""
+    """Return the number of outputs of a linear layer; None for other modules."""
     if isinstance(module, nn.Linear):
         return module.out_features
     return int(module.nf) if type(module).__name__ == "Conv1D" and hasattr(module, "nf") else None
@@ -106,30 +106,30 @@ def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-# --- the layers that a pair quantizes, and those that it leaves alone -----------------------------
+# --- the layers that a pair quantizes ------------------------------------------------------------
 
 
 def quantizable_layers(
     modules: Sequence[nn.Module], name: str, scheme: Scheme
 ) -> tuple[list[LinearLayer], dict[str, str]]:
-    """The linear layers that are quantized, in order of definition, and name to reason of those left out.
+    """Return the linear layers to quantize, in order of definition, and a mapping of those left out to the reasons.
 
-    All have floating-point weights in memory; a classification head is out, and with `+layers=linear` what no nn.Linear
-    keeps. Where the scheme leaves layers alone, there may be none.
+    Their weights are floating-point numbers in memory. A classification head is left out; with `+layers=linear` so is
+    every layer that is no nn.Linear. There may be none if the scheme quantizes no linear layer.
     """
     linears = find_linears(modules)
     if adapter := next((path for path, module in named_modules(modules) if hasattr(module, "lora_A")), None):
         raise UnsupportedError(
-            f"{name} has an adapter beside its weights ({adapter}), which nobody rounds by itself; merge it into them "
-            "first: model.merge_and_unload()"
+            f"{name} has an adapter beside its weights ({adapter}), which is not quantized by itself; merge it first: "
+            "model.merge_and_unload()"
         )
     if not linears and scheme.full_precision:
         refuse_broken(modules, name)
         return [], {}
     if not linears:
         raise UnsupportedError(
-            f"{name} has no nn.Linear layer, which a width is of; expected a torch model with linear layers (not bm25 "
-            "or an API), or of a static embedding its embedding matrix alone: fp+table=8"
+            f"{name} has no nn.Linear layer to quantize; expected a torch model with linear layers (not bm25 or an "
+            "API), or for a static embedding its embedding matrix alone: fp+table=8"
         )
     head = scheme.option("head")
     head_paths = find_head(modules) if head is None else named_head(modules, head)
@@ -151,7 +151,7 @@ def quantizable_layers(
 
 
 def refuse_broken(modules: Sequence[nn.Module], name: str) -> None:
-    """Refuse weights that are no numbers, of which a damaged or overflowed checkpoint is made."""
+    """Refuse NaN and infinity among the weights, as in a damaged or overflowed checkpoint."""
     for path, parameter in (named for module in modules for named in module.named_parameters()):
         if parameter.numel() and parameter.is_floating_point() and not parameter.is_meta:
             ends = torch.stack(torch.aminmax(parameter.detach()))
@@ -163,7 +163,7 @@ def refuse_broken(modules: Sequence[nn.Module], name: str) -> None:
 
 
 def refuse_unfit(layers: Sequence[LinearLayer], name: str) -> None:
-    """Refuse weights that are quantized already, or not in memory."""
+    """Refuse layers whose weights are quantized already or not in memory."""
     for layer in layers:
         if layer.parameter.dtype not in _DTYPES or layer.parameter.is_meta:
             raise UnsupportedError(
@@ -173,7 +173,7 @@ def refuse_unfit(layers: Sequence[LinearLayer], name: str) -> None:
 
 
 def _in_head(linears: Sequence[LinearLayer], modules: Sequence[nn.Module], head: Sequence[str]) -> list[LinearLayer]:
-    """The layers of a head; one whose weight a layer elsewhere shares is among them."""
+    """Return the layers of a head, including one that shares its weight with a layer elsewhere."""
     inside = dict(head_modules(modules, head))
     modules_inside = {id(module) for module in inside.values()}
     return [

@@ -1,4 +1,4 @@
-"""What models are run on, as data, and how they are run; needs no torch."""
+"""The inputs of models, and the settings that they are run with; needs no torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class Settings:
         k: ranks kept of either arm.
         batch_size: inputs per forward pass.
         noise_floor: whether to run the reference a second time.
-        seed: of the order in which the noise floor is run.
-        dtype: of the weights of a model at full precision, and of what is computed with them: one of DTYPES.
+        seed: seed of the order in which the noise floor is run.
+        dtype: number type of full-precision weights and of the computation, one of DTYPES.
         trust_remote_code: whether Python code that comes with a model may run.
-        query_prompt: name of the model's prompt that is put before queries; its own choice if None.
-        document_prompt: likewise, before documents.
+        query_prompt: name of the prompt to put before queries; None leaves the choice to the model.
+        document_prompt: name of the prompt to put before documents, likewise.
     """
 
     k: int = 200
@@ -41,14 +41,14 @@ class Settings:
 
     @property
     def loading(self) -> Any:
-        """The settings that a model is loaded with."""
+        """The arguments to load a model with."""
         named = {"query": self.query_prompt, "document": self.document_prompt}
         prompts = {role: name for role, name in named.items() if name is not None}
         return {"dtype": self.dtype, "trusted": self.trust_remote_code, "prompts": prompts}
 
 
 class Chosen(Sequence[Any]):
-    """Some rows of a sequence, each read when it is asked for: images are large."""
+    """Some rows of a sequence; each is read only when it is needed, as images are large."""
 
     def __init__(self, items: Sequence[Any], rows: Rows) -> None:
         self.items: Sequence[Any] = items.items if isinstance(items, Chosen) else items
@@ -65,14 +65,14 @@ class Chosen(Sequence[Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Inputs:
-    """Items that a model takes in one role.
+    """Inputs of a model in one role.
 
     Attributes:
         role: "query", "document", "pair" or "input".
         ids: names.
         items: texts, pairs of texts, images, or whatever the model's encoder takes.
-        digest: of the items, JSON values; None keeps nothing that is made of them.
-        lengths: of the items, where batches of similar lengths are wanted.
+        digest: JSON values that identify the items; None if nothing made of them may be kept.
+        lengths: length of each item, to form batches of similar lengths; None keeps their order.
     """
 
     role: str
@@ -82,7 +82,7 @@ class Inputs:
     lengths: Rows | None = None
 
     def order(self) -> Rows:
-        """Longest first: similar lengths share a batch, and too long a batch fails at once."""
+        """Rows with the longest first: similar lengths share a batch, and a batch that is too long fails at once."""
         if self.lengths is None:
             return np.arange(len(self.ids), dtype=np.int64)
         return np.argsort(-self.lengths, kind="stable").astype(np.int64)
@@ -104,7 +104,7 @@ class Inputs:
 
 
 def text_inputs(texts: Sequence[str], *, role: str = "document", ids: Sequence[str] | None = None) -> Inputs:
-    """Texts in a role; named by their numbers if they have no ids."""
+    """Make inputs of texts; without ids they are named by their numbers."""
     return Inputs(
         role=role,
         ids=tuple(map(str, range(len(texts)))) if ids is None else ids,
@@ -115,14 +115,14 @@ def text_inputs(texts: Sequence[str], *, role: str = "document", ids: Sequence[s
 
 
 def inputs_of(items: Sequence[Any], *, role: str, ids: Sequence[str]) -> Inputs:
-    """Texts or images in a role."""
+    """Make inputs of texts or images."""
     if isinstance(items, Images):
         return Inputs(role=role, ids=ids, items=items, digest={"images": digest_of(items.contents)})
     return text_inputs(items, role=role, ids=ids)
 
 
 class Encoder(Protocol):
-    """A model that runs; it knows nothing of data."""
+    """A model that can be run; it knows nothing of data."""
 
     __slots__ = ()
 
@@ -130,11 +130,11 @@ class Encoder(Protocol):
         """Embeddings, logits, or one score of each query-document pair: float32 [n, dim]."""
 
     def key(self, role: str) -> Mapping[str, Any] | None:
-        """Return what decides outputs beside weights, items and libraries, as JSON; None if it cannot be told."""
+        """Return all that decides outputs beside weights, items and libraries, as JSON; None if unknown."""
 
 
 def described(encoder: Encoder, inputs: Inputs) -> dict[str, Any] | None:
-    """All that decides what an encoder makes of inputs beside its weights; None if it cannot be told."""
+    """Return all that decides the outputs for some inputs beside the weights; None if unknown."""
     key, source = encoder.key(inputs.role), getattr(encoder, "source", None)
     if key is None or inputs.digest is None:
         return None

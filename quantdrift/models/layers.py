@@ -1,4 +1,4 @@
-"""The weight matrices of a model's linear layers, however it keeps them, and which of them a result depends on."""
+"""The weight matrices of a model's linear layers, however it stores them, and which of them a result depends on."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ from torch.utils._pytree import tree_leaves
 
 _SEARCH_DEPTH = 3
 _STORAGES = 64
-"""Tensors in use, beyond which those that are gone are forgotten."""
+"""Number of storages beyond which those of freed tensors are forgotten."""
 _MATRIX, _STACK = 2, 3
 """Dimensions of a weight matrix, and of a parameter that holds one matrix for each expert."""
 _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-"""What torch's attention multiplies its inputs by."""
+"""The weights that torch's attention multiplies its inputs by."""
 
 MemoryRange = tuple[torch.device, int, int]
 """Device, address of the first byte, address after the last byte."""
@@ -28,15 +28,15 @@ MemoryRange = tuple[torch.device, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinearLayer:
-    """One weight matrix that inputs are multiplied by; layers that share a weight are one.
+    """One weight matrix that inputs are multiplied by; layers that share a weight count as one.
 
     Attributes:
-        name: path in the model; of tied layers the first, of an expert "...gate_up_proj.3".
-        parameter: what the model keeps: the matrix, its transpose, or a stack of either.
-        modules: those that multiply by this weight when they are called, all tied ones; empty for the experts of a
-            mixture and for what torch's attention multiplies by itself.
-        inside: the module in whose forward such a weight is multiplied by; None for the others.
-        expert: index into a stack, None if the parameter is one matrix.
+        name: path in the model: the first of tied layers; "...gate_up_proj.3" for an expert.
+        parameter: the parameter of the model: the matrix, its transpose, or a stack of either.
+        modules: the modules, all tied ones, that multiply by this weight when they are called; empty for experts and
+            for torch's attention, which multiply by themselves.
+        inside: the module whose forward multiplies by an expert or by a weight of torch's attention; else None.
+        expert: index into a stack; None if the parameter is one matrix.
         transposed: whether the parameter keeps the matrix as [in_features, out_features].
     """
 
@@ -49,7 +49,7 @@ class LinearLayer:
 
     @property
     def weight(self) -> Tensor:
-        """The matrix [out_features, in_features], a view: what is written to it the model has."""
+        """The matrix [out_features, in_features], a view: writing to it changes the model."""
         matrix = self.parameter.detach()
         if self.expert is not None:
             matrix = matrix[self.expert]
@@ -57,9 +57,9 @@ class LinearLayer:
 
 
 def modules_of(model: object) -> list[nn.Module]:
-    """The outermost torch modules of a model object of any harness: itself, or what its attributes hold.
+    """Find the outermost torch modules in a model object of any harness, in its attributes, lists and dicts.
 
-    Empty if there is none (an API client, bm25). Lists and dicts in attributes are looked into.
+    There are none in an API client or bm25.
     """
     outermost: list[nn.Module] = []
     seen: set[int] = set()
@@ -81,13 +81,13 @@ def modules_of(model: object) -> list[nn.Module]:
 
 
 def named_modules(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """All modules by path; with more than one outermost module, paths start with its number."""
+    """Yield all modules by path; with more than one outermost module, paths start with its number."""
     for number, root in enumerate(modules):
         yield from root.named_modules(prefix=str(number) if len(modules) > 1 else "")
 
 
 def find_linears(modules: Sequence[nn.Module]) -> list[LinearLayer]:
-    """Every linear layer of the modules, tied ones once, in order of definition.
+    """Find every linear layer of the modules, tied ones once, in order of definition.
 
     Beside nn.Linear these are GPT-2's Conv1D, the projections inside nn.MultiheadAttention, and the experts of a
     mixture. With more than one outermost module, names start with its number.
@@ -96,14 +96,14 @@ def find_linears(modules: Sequence[nn.Module]) -> list[LinearLayer]:
 
 
 def left_out(modules: Sequence[nn.Module]) -> dict[str, str]:
-    """Name to reason of the linear layers that `find_linears` passes over."""
+    """Map the names of the linear layers that `find_linears` passes over to the reasons."""
     return _survey(modules)[1]
 
 
 def memory_range(tensor: Tensor) -> MemoryRange | None:
-    """The memory that a tensor spans, gaps between its elements included.
+    """Return the memory that a tensor spans, including gaps between its elements.
 
-    None for a tensor without memory of its own: empty, meta, sparse, or a wrapper of others.
+    None for a tensor without memory of its own: empty, meta, sparse, or a wrapper of other tensors.
     """
     try:
         start = tensor.data_ptr()
@@ -141,7 +141,7 @@ def _survey(modules: Sequence[nn.Module]) -> tuple[list[LinearLayer], dict[str, 
 
 
 def _linears_in(name: str, module: nn.Module) -> Iterator[LinearLayer | tuple[str, str]]:
-    """The matrices that a module itself keeps, children not included; of others name and reason."""
+    """Yield the matrices of a module without its children; for one that is passed over, its name and the reason."""
     parameters = dict(module.named_parameters(recurse=False))
     conv1d = type(module).__name__ == "Conv1D" and hasattr(module, "nf")  # known without transformers
     if isinstance(module, nn.Linear) or conv1d:
@@ -186,7 +186,7 @@ def _experts_in(
 
 
 def _expert_stacks(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> dict[str, bool]:
-    """Parameters of a module that hold one matrix for each expert, and whether they hold it as [in, out].
+    """Map parameters with one matrix per expert to whether they store it as [in, out].
 
     Known are modules with the attributes of transformers' experts interface (`has_gate`, `is_transposed`); those with
     a `gate_up_proj` and a `down_proj`, where the shapes tell; and those that hold `num_experts` times a `weight`
@@ -216,11 +216,11 @@ def _overlap(layer: LinearLayer, weight: Tensor) -> bool:
 
 
 class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
-    """Notes which weights the result of what runs inside it depends on.
+    """Finds the weights that a result depends on.
 
-    It follows the data from operation to operation, and the result is what the last operation on floating-point
-    numbers gives. So a layer that is called for nothing (BERT's pooler, where the embedding is a mean over tokens)
-    does not count, and one whose weight a fused operation takes without calling the layer does.
+    It follows the data through the operations inside it; the result is the output of the last operation on
+    floating-point numbers. So a layer that is called for nothing (BERT's pooler, where the embedding is a mean over
+    tokens) does not count, and one whose weight a fused operation takes without calling the layer does.
     """
 
     def __init__(self, layers: Sequence[LinearLayer]) -> None:
@@ -232,7 +232,7 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
         self._starts = [start for start, _, _ in self._places]
         # nothing before the first place where this exceeds an address reaches that address
         self._ends = list(accumulate((end for _, end, _ in self._places), max))
-        # by storage: what is written through one view is read through another
+        # by storage, as one view may read what another wrote
         self._sources: dict[Any, int] = {}
         self._last = 0
 
@@ -244,7 +244,7 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         sources = 0
-        if len(self._sources) > _STORAGES:  # what is left of one that is gone keeps a hole in the heap open
+        if len(self._sources) > _STORAGES:  # entries of freed tensors would keep holes in the heap open
             self._sources = {storage: of for storage, of in self._sources.items() if not storage.expired()}
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Tensor) and tensor.numel():  # none: an expert's answer to no tokens
@@ -260,7 +260,7 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
         return result
 
     def _shown(self, tensor: Tensor) -> int:
-        """The layers that have a part of their weight where a tensor lies."""
+        """The layers whose weight overlaps the memory of a tensor."""
         layers, place = 0, memory_range(tensor)
         if place is not None:
             _, start, end = place
@@ -271,7 +271,7 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
 
 
 def _storage(tensor: Tensor) -> Any:
-    """Return a reference to the storage of a tensor, of a sparse one of its values; None for a fake one."""
+    """Return a reference to a tensor's storage (for a sparse one, that of its values); None for a fake tensor."""
     try:
         if tensor.layout is not torch.strided:
             tensor = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()

@@ -1,4 +1,4 @@
-"""A model is loaded as we decide, whatever its files say, and what its libraries tell of it is kept.
+"""Models are loaded with our settings, whatever their files say, and warnings of libraries become notes.
 
 Every loader of torch models here, sentence-transformers, the harnesses and transformers' own classes, ends in one
 function: PreTrainedModel.from_pretrained. Inside `loading` that function reads no pickles, takes no code from
@@ -34,27 +34,27 @@ DECIDED = {
     "use_kernels": False,
     "kernel_config": None,
 }
-"""Arguments of every from_pretrained; without trust in a model's own code, `use_safetensors` and no such code, too."""
+"""Arguments of every from_pretrained; unless a model is trusted, also `use_safetensors` and no code of its own."""
 _LOGGERS = ("transformers", "sentence_transformers", "timm", "peft")
 _REPORT = "LOAD REPORT"
-"""Of what transformers logs: the weights that are missing or left over, which are told or refused here."""
+"""The title under which transformers logs missing and unused weights, which are noted or refused here."""
 _WORDS, _ROWS = 1, 4
-"""Tokens beside special ones of a tokenizer that transformers makes up; and rows of an embedding matrix for each token
-of a tokenizer that is its own at most: matrices that are padded have 1.2."""
-_PADDED, _TOKENS = 1 << 13, 64
-"""Tokens that every text may be padded to; and that one letter may become."""
+"""A tokenizer is not the model's own if it has at most so many tokens beside special ones, like one that transformers
+makes up, or if the embedding matrix has more than so many rows per token; a padded matrix has 1.2."""
+_PADDED = 1 << 13
+"""Tokens that every text may be padded to."""
 _MESSAGE = 400
-"""Characters of what a library says that are repeated."""
+"""Characters of a library's warning that a note repeats."""
 _NAMED = 3
-"""Weights that a note names."""
+"""Most weights that a note names."""
 _COMPUTED = ("position_ids", "inv_freq", "num_batches_tracked", "relative_position_index")
-"""Ends of names that older versions stored, and that are computed."""
+"""Ends of the names of buffers that older versions stored and newer ones compute."""
 _WHOLE = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
-"""Types of weights that are not quantized."""
+"""Number types of weights that are not quantized."""
 
 
 class Placed(TypedDict, total=False):
-    """Where weights are loaded to, of which revision, in which number type, and whether code of a model may run."""
+    """Arguments of loading: device, revision, number type, and whether code of the model may run."""
 
     device: Required[torch.device]
     revision: str | None
@@ -63,18 +63,18 @@ class Placed(TypedDict, total=False):
 
 
 Reads = Literal["states", "head"]
-"""What is read of a model: the states of its tokens, of which neither head nor pooler is a part, or its head."""
+"""The part of a model that is read: the states of its tokens, without head and pooler, or its head."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LoadLog:
-    """Warnings of libraries while a model was loaded: one sentence each, as a run's notes."""
+    """Warnings of libraries while a model was loaded, as notes of a run."""
 
     notes: list[str] = field(default_factory=list)
     report: str = ""
 
     def hear(self, record: logging.LogRecord) -> None:
-        """Make a note of what a library logs."""
+        """Turn a record of a library's log into a note."""
         text = record.getMessage()
         if _REPORT in text:
             self.report = text
@@ -86,14 +86,14 @@ class LoadLog:
 
 
 def quiet_loading() -> None:
-    """Let libraries show no progress of their own from now on."""
+    """Turn off the progress bars of libraries from now on."""
     from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 -- takes seconds to import
 
     disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there
 
 
 def reading_files(source: ModelSource, what: str = "model") -> AbstractContextManager[None]:
-    """Inside, whatever goes wrong in a library that reads a model becomes one line."""
+    """Turn any error of a library that reads a model into one line."""
     where = "from the hub" if source.kind == "hub" else f"from {source.location}"
     problem = f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}"
     return in_one_line(problem, source.otherwise)
@@ -110,10 +110,10 @@ def loading(
     kind: str = "SentenceTransformer",
     hqq: bool = False,
 ) -> Iterator[LoadLog]:
-    """Vet a model; inside, it is loaded as we decide, and whatever goes wrong in a library becomes one line.
+    """Vet a model; inside, loaders use our settings, and any error of a library becomes one line.
 
-    `hqq` says that its weights are unpacked here, by no library. What libraries warn of, and weights that nothing was
-    read into, are in the notes that it gives when it ends.
+    `hqq` says that its weights are unpacked here, by no library. The log that it yields has the warnings of libraries
+    and the weights that were missing or left over.
     """
     log = LoadLog()
     with reading_files(source, what), extras_named(needed_for=f"the {what} {source.name!r}"):
@@ -126,9 +126,9 @@ def loading(
 
 
 def text_rows(module: nn.Module) -> tuple[int, int | None, int | None]:
-    """Rows of the embedding matrix of tokens, the positions that a text can have, and those that its config.json says.
+    """Return the rows of the token embedding matrix, the usable positions, and the positions that config.json states.
 
-    There are 0 rows where that matrix is not seen, and no positions (None) where they are computed.
+    Rows are 0 if no such matrix is found; positions are None if they are computed, not looked up.
     """
     rows, usable, stated = 0, [], []
     for part in module.modules():
@@ -138,7 +138,7 @@ def text_rows(module: nn.Module) -> tuple[int, int | None, int | None]:
             holder = next(outer for outer in module.modules() if any(child is matrix for child in outer.children()))
             for name, child in holder.named_children():
                 if isinstance(child, nn.Embedding) and ("position" in name or name == "wpe"):
-                    # RoBERTa counts positions from behind the padding's, and BART from the third
+                    # RoBERTa starts behind the position of padding, BART at the third
                     skipped = getattr(child, "offset", 0 if child.padding_idx is None else child.padding_idx + 1)
                     said = getattr(getattr(part, "config", None), "max_position_embeddings", child.num_embeddings)
                     usable.append(min(child.num_embeddings - skipped, said))
@@ -147,10 +147,10 @@ def text_rows(module: nn.Module) -> tuple[int, int | None, int | None]:
 
 
 def refuse_unfit_tokenizer(module: Any, name: str, tokenizer: Any = None) -> None:
-    """Refuse a model that cannot read what its tokenizer makes of some text.
+    """Refuse a model whose tokenizer does not fit it.
 
-    The tokenizer may be one that transformers made up of a few tokens, as its files are missing; a token may have no
-    row in the embedding matrix; or texts may be longer than there are positions.
+    The tokenizer may be made up by transformers because its files are missing, a token may have no row in the embedding
+    matrix, or texts may be longer than the model has positions.
     """
     tokenizer = getattr(module, "tokenizer", None) if tokenizer is None else tokenizer
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor for texts and images
@@ -183,10 +183,10 @@ def refuse_unfit_tokenizer(module: Any, name: str, tokenizer: Any = None) -> Non
 
 
 def try_text(model: Any, name: str) -> list[str]:
-    """Put one short text through a model of sentence-transformers, and return notes, one sentence each.
+    """Run one short text through a model of sentence-transformers, and return notes.
 
-    What fails at the first text is told as what fails at loading. Its length is bounded before, as files may have every
-    text padded.
+    An error at the first text is then reported as one of loading. Lengths are checked before, as files may pad every
+    text.
     """
     refuse_unfit_tokenizer(model, name)
     notes, (_, usable, _) = [], text_rows(model)
@@ -201,7 +201,7 @@ def try_text(model: Any, name: str) -> list[str]:
         padded.append(texts.get("max_length") or model.max_seq_length)
     for most, asked in ((usable, [*lengths, *padded]), (_PADDED, padded)):
         if (longest := max(filter(None, asked), default=0)) > (most or inf):
-            raise UnsupportedError(f"{name} has texts of {longest:,} tokens made; expected {most:,} at most")
+            raise UnsupportedError(f"{name} makes texts of {longest:,} tokens; expected at most {most:,}")
     if hasattr(model, "predict"):
         model.predict([(TRIED, TRIED)], show_progress_bar=False)
     elif "text" in getattr(model, "modalities", ("text",)):
@@ -216,10 +216,10 @@ def try_text(model: Any, name: str) -> list[str]:
 
 
 def on_rules(model: Any, name: str, revision: str | None = None) -> list[str]:
-    """Say where a model or tokenizer reads texts by other rules than those of its tokenizer.json.
+    """Note a tokenizer of transformers that splits a text otherwise than its tokenizer.json does.
 
-    Of some kinds of models transformers takes the vocabulary from that file and rules from its own code or from the
-    tokenizer's other files, and does not say so.
+    For some models transformers silently takes only the vocabulary from that file, and the rules from its own code or
+    from other files.
     """
     from tokenizers import Tokenizer  # noqa: PLC0415 -- comes with transformers, which takes seconds to import
     from transformers.utils.hub import cached_file  # noqa: PLC0415 -- likewise
@@ -302,7 +302,7 @@ def _read_as_decided(source: ModelSource, log: LoadLog, reads: Reads, *, trusted
 
 
 def _refuse_codes(files: Iterable[str | Path], name: str, cast: str = "") -> None:
-    """Refuse weights that are stored as whole numbers, in 8 bits or complex, and that `cast` would make others of."""
+    """Refuse integers, 8-bit floats and complex numbers as weights: a cast would turn them into other weights."""
     heads = [read_head(Path(file)) for file in files]
     codes = [f"{key} as {tensor.dtype}" for head in heads for key, tensor in head.items() if tensor.dtype not in FLOATS]
     codes = [code for code in codes if not code.rpartition(" as ")[0].endswith(_COMPUTED)]
@@ -314,10 +314,10 @@ def _refuse_codes(files: Iterable[str | Path], name: str, cast: str = "") -> Non
 
 
 def _judge(model: Any, info: dict[str, Any], name: str, log: LoadLog, reads: Reads) -> None:
-    """Refuse a model with weights that no file holds, which transformers draws at random; note what is left over.
+    """Refuse a model with weights that no file holds, as transformers draws them at random; note unused weights.
 
-    A head, or a pooler, that no embedding is made of may be missing: it is set to zero, so that a model is the same
-    each time it is loaded.
+    A head or pooler that no embedding depends on may be missing. It is set to zero, so that every load gives the same
+    model.
     """
     kind, there = type(model).__name__, model.state_dict()
     missing = sorted(key for key in info["missing_keys"] if key in there and not key.endswith(_COMPUTED))
@@ -339,7 +339,7 @@ def _judge(model: Any, info: dict[str, Any], name: str, log: LoadLog, reads: Rea
 
 
 def _read(model: Any, name: str) -> bool:
-    """Whether an embedding can be made of a weight."""
+    """Say whether an embedding can depend on a weight."""
     prefix = str(getattr(model, "base_model_prefix", ""))
     with_head = bool(prefix) and hasattr(model, prefix)
     return not ("pooler" in name.split(".") or (with_head and not name.startswith(f"{prefix}.")))

@@ -1,4 +1,4 @@
-"""The interface of a model that is in memory, whatever kind it is of."""
+"""The interface of a model in memory, the same for all kinds."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -16,7 +16,7 @@ from quantdrift.scoring.similarity import Similarity
 
 
 class LoadedModel:
-    """A model of torch that is in memory; a subclass has `module`, its `source` and `notes`."""
+    """A torch model in memory; a subclass has `module`, `source` and `notes`."""
 
     __slots__ = ()
     module: Any
@@ -36,7 +36,7 @@ class LoadedModel:
 
     @property
     def runtime(self) -> dict[str, str]:
-        """Libraries, device and dtype, which decide embeddings beside weights and inputs."""
+        """The libraries, device and dtype, which decide embeddings beside weights and inputs."""
         linears = find_linears(self.modules)
         # a graph that onnxruntime computes has buffers alone
         first = linears[0].parameter if linears else next(chain(self.module.parameters(), self.module.buffers()))
@@ -44,28 +44,28 @@ class LoadedModel:
 
     @property
     def by_batch(self) -> bool:
-        """Whether what it makes of an input can depend on what else is in its batch."""
+        """Whether the result for an input can depend on the other inputs of its batch."""
         return any(getattr(part, "by_batch", False) for module in self.modules for part in module.modules())
 
     def bits(self) -> BitsReport | None:
-        """Bits per weight, which are not known of a model that somebody has in memory."""
+        """Bits per weight; None, as they are unknown for a model that the user has in memory."""
         return None
 
     def beside_weights(self) -> dict[str, str]:
-        """Return what decides its outputs beside the weights, by name."""
+        """Return by name all that decides its outputs beside the weights."""
         raise NotImplementedError
 
     def identify(self) -> dict[str, Any]:
-        """Return what a run records of where it came from, as JSON values."""
+        """Return the origin of the model for the record of a run, as JSON values."""
         return {"name": self.source.name, "canonical": self.source.canonical, "kind": self.source.kind}
 
     def describe(self) -> dict[str, Any]:
-        """Return what a run records of how it is quantized, as JSON values: nothing is known."""
+        """Return how it is quantized for the record of a run, as JSON values: only its notes are known."""
         return {"notes": list(self.notes)}
 
 
 def check_vectors(model: object, what: str) -> None:
-    """Refuse a model whose outputs are several rows an input, where `what` is done by one vector each."""
+    """Refuse a model that makes several rows of each input, where `what` needs one vector per input."""
     if not getattr(model, "one_vector", True):
         raise UnsupportedError(f"{what} by one vector an input, and this model makes several rows of each")
 
@@ -74,10 +74,10 @@ class EmbeddingModel(LoadedModel, Encoder):
     """A model that embeds queries and documents.
 
     Attributes:
-        similarity: how its embeddings are compared.
-        notes: what a run says of it, one sentence each.
-        layers: names of its quantized layers; None where they are not known.
-        one_vector: whether its outputs are a vector an input, and not several rows.
+        similarity: the score that compares its embeddings.
+        notes: sentences about the model for the output of a run.
+        layers: names of its quantized layers; None if unknown.
+        one_vector: whether it makes one vector of each input, not several rows.
     """
 
     one_vector: ClassVar[bool] = True
@@ -92,6 +92,6 @@ class EmbeddingModel(LoadedModel, Encoder):
         return frozenset({"text"})
 
     def prompt(self, role: str) -> str:
-        """Return what it puts before every text of a role."""
+        """Return the text that it puts before every text of a role."""
         del role
         return ""

@@ -1,7 +1,7 @@
-"""What checkpoints of bitsandbytes, GPTQ and AWQ say of their codes, held against these before a library reads them.
+"""Checks that the codes in checkpoints of bitsandbytes, GPTQ and AWQ fit what the files say of them.
 
-The libraries believe what a file says and take any numbers for codes: a wrong shape or block size is an assertion, a
-division by zero, or memory that is read out of bounds.
+The libraries trust a file and take any numbers for codes: a wrong shape or block size ends in an assertion, a division
+by zero, or a read out of bounds.
 """
 
 from collections.abc import Mapping
@@ -25,22 +25,22 @@ Tensors = Mapping[str, StoredTensor]
 # --- GPTQ and AWQ ---------------------------------------------------------------------------------
 
 KERNELS = {"gptq": "torch", "awq": "torch_awq"}
-"""Methods to the kernel for any group size."""
+"""Method to the kernel that takes any group size."""
 _SIZES = (32, 64, 128, 256)
-"""Group sizes of torch's own kernel on a CPU, which gptqmodel chooses for others, too: it fails at the first text."""
+"""Group sizes of torch's CPU kernel. gptqmodel chooses it for other sizes too, and it fails at the first text."""
 _WORDS = ("gemv_fast", "llm-awq")
-"""Layouts of AWQ in words of 16 bits."""
+"""Layouts of AWQ that pack codes into 16-bit words."""
 
 
 def kernel_for(quantization: Mapping[str, Any], device: torch.device) -> dict[str, str]:
-    """The entry of a quantization_config that chooses a kernel, where gptqmodel would choose one that fails."""
+    """Return the entry of a quantization_config that names a kernel, if gptqmodel would choose one that fails."""
     left_open = quantization.get("backend") in {None, "auto"}
     fails = device.type == "cpu" and left_open and quantization.get("group_size", 128) not in _SIZES
     return {"backend": KERNELS[str(quantization["quant_method"])]} if fails else {}
 
 
 def check_gptq(checkpoint: Checkpoint, tensors: Tensors) -> list[str]:
-    """Refuse layers with tensors of other types, or columns without a group; notes on what contradicts its label."""
+    """Refuse layers with tensors of other types, or columns without a group; return notes on a wrong label."""
     said, notes = checkpoint.quantization, []
     words = {"I16" if said.get("version") in _WORDS else "I32"}
     types = {"qweight": words, "qzeros": words, "g_idx": {"I32"}, "scales": {"F16", "BF16", "F32"}}
@@ -66,19 +66,19 @@ def check_gptq(checkpoint: Checkpoint, tensors: Tensors) -> list[str]:
 
 
 def _check_groups(name: str, groups: Tensor, tensors: Tensors, size: object) -> None:
-    """Refuse columns in no group, and groups of more columns than there are in one."""
+    """Refuse columns without a group, and groups with too many columns."""
     scales = tensors.get(f"{name.rpartition('.')[0]}.scales")
     n_groups = scales.shape[0] if scales is not None else 0
     most = size if isinstance(size, int) and size > 0 else groups.numel()
     if not groups.numel() or groups.min() < 0 or groups.max() >= n_groups or groups.bincount().max() > most:
         raise UnsupportedError(
-            f"{shown(name)} says no group of some columns, or one for more than {most}: expected numbers from 0 to "
+            f"{shown(name)} gives some columns no group, or more than {most} the same: expected numbers from 0 to "
             f"{n_groups - 1}, as gptq writes them. Write the checkpoint again"
         )
 
 
 def _all_are(value: int, bits: int, zeros: Tensor) -> bool:
-    """Whether all numbers in packed zero points are a value."""
+    """Return whether all packed zero points have one value."""
     stream = sum(value << bits * place for place in range(32)).to_bytes(4 * bits, "little")
     words = torch.frombuffer(bytearray(stream), dtype=torch.int32)
     return bool((zeros == words.repeat(-(-zeros.shape[-1] // bits))[: zeros.shape[-1]]).all())
@@ -88,13 +88,13 @@ def _all_are(value: int, bits: int, zeros: Tensor) -> bool:
 
 _STATE = ".quant_state.bitsandbytes__"
 _MOST = 10_000
-"""Bytes of a state; one takes two hundred."""
+"""Most bytes of a state; a usual one has two hundred."""
 _Dimension = Annotated[int, Field(gt=0, lt=1 << 31)]
 _Float = Literal["float32", "float16", "bfloat16"]
 
 
 class _State(Listed):
-    """A state of a matrix in 4 bits."""
+    """The state that bitsandbytes stores beside a matrix in 4 bits."""
 
     quant_type: Literal["nf4", "fp4"]
     blocksize: Literal[32, 64, 128, 256, 512, 1024, 2048, 4096]
@@ -103,7 +103,7 @@ class _State(Listed):
 
 
 class _Nested(_State):
-    """A state whose scales are in 8 bits, with scales of their own."""
+    """A state whose scales are quantized to 8 bits, with scales of their own."""
 
     nested_blocksize: Literal[64, 128, 256, 512, 1024, 2048, 4096]
     nested_dtype: _Float
@@ -111,7 +111,7 @@ class _Nested(_State):
 
 
 def check_bitsandbytes(folder: Path, tensors: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse states and scales that do not fit the codes beside them; `shapes` are the layers' by name."""
+    """Refuse states and scales that do not fit the codes beside them; `shapes` maps layers to the shapes of weights."""
     with opened_tensors(folder) as read:
         for name, stored in tensors.items():
             if _STATE in name:

@@ -1,7 +1,7 @@
-"""What each file of a model may say: its keys, with their types and ranges.
+"""Schemas of the files of a model: the keys that each may have, with types and ranges.
 
-Libraries act on keys that nobody expects in a file, take another value for one that they do not know, and build what is
-as large as a number says. So a key that is in no schema is refused, and so is a value of another type or range.
+Libraries act on keys that nobody expects in a file, replace a value that they do not know by another, and build objects
+as large as a number says. So a key that is in no schema is refused, and so is a value of another type or out of range.
 """
 
 import re
@@ -19,7 +19,7 @@ _TOKENIZER = re.compile(r"\w+(Tokenizer|Backend)(Fast)?")
 
 
 def _tokenizer(name: str) -> str:
-    """Refuse a tokenizer that transformers does not know: it takes one with other rules."""
+    """Refuse a tokenizer that transformers does not know, as it would use one with other rules."""
     from transformers.models.auto import tokenization_auto  # noqa: PLC0415 -- takes seconds to import
 
     if not _TOKENIZER.fullmatch(name) or tokenization_auto.tokenizer_class_from_name(name) is None:
@@ -37,31 +37,31 @@ Activation = Annotated[
         "(Tanh|ReLU6?|GELU|Sigmoid|SiLU|Softmax|LeakyReLU|ELU|Mish|Hardtanh|LogSigmoid))$"
     ),
 ]
-"""sentence-transformers calls any name below torch."""
+"""A listed class, as sentence-transformers would call any name below torch."""
 Feature = Literal["sentence_embedding", "token_embeddings", "causal_logits", "scores"]
-"""What a module reads or writes; under another name nothing would look for it."""
+"""The entry that a module reads or writes; no module would look for another name."""
 
 
 class Listed(BaseModel):
-    """Settings of which every key is listed."""
+    """Settings in which every key has to be listed."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
 
 class Open(BaseModel):
-    """Settings of which a few keys have a type or a range."""
+    """Settings in which some keys have a type or a range, and others are free."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
 
 class Versioned(Listed):
-    """Settings that say which versions of libraries wrote them."""
+    """Settings that name the versions of the libraries that wrote them."""
 
     version: Any = Field(None, alias="__version__")
 
 
 def _schema(keys: str = "", base: type[BaseModel] = Listed, **typed: Any) -> type[BaseModel]:
-    """A schema with keys that libraries check by themselves, and keys with types; each may be missing, or null."""
+    """Make a schema of keys that libraries check themselves and keys with types; each may be missing or null."""
     fields: dict[str, Any] = dict.fromkeys(keys.split(), (Any, None))
     fields |= {key: (kind | None, None) for key, kind in typed.items()}
     return create_model("Settings", __base__=base, __module__=__name__, **fields)
@@ -88,14 +88,14 @@ _ROWS = _schema(
     max_active_dims=Some,
 )
 _MAX_SIM = Literal["maxsim", "meanmaxsim", "MaxSim", "cosine", "dot"]
-"""PyLate's names stand for the first."""
+"""Two of these are PyLate's names for maxsim."""
 MODELS: Mapping[str, type[BaseModel]] = {
     "SentenceTransformer": _MODEL,
     "CrossEncoder": _MODEL,
     "SparseEncoder": _ROWS,
     "MultiVectorEncoder": _schema(base=_ROWS, similarity_fn_name=_MAX_SIM),
 }
-"""Schemas by the class of sentence-transformers; for a similarity that it does not know it takes its own."""
+"""Schemas by class of sentence-transformers, which replaces a similarity that it does not know by its own."""
 
 # --- a transformer --------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ TRANSFORMER = _schema(
     tokenizer_args=_TOKENIZER_ARGUMENTS,
     processor_kwargs=_TOKENIZER_ARGUMENTS,
 )
-"""What sentence-transformers keeps of a transformer; arguments for transformers have an old name and a new one."""
+"""Settings of sentence-transformers for a transformer; arguments for transformers have an old and a new name."""
 CONFIG = _schema(
     base=Open,
     tokenizer_class=Annotated[str, AfterValidator(_tokenizer)],
@@ -133,12 +133,12 @@ CONFIG = _schema(
     transformers_weights=Literal[None],  # by these from_pretrained reads other files, and fuses layers
     fusion_config=Literal[None],
 )
-"""What transformers keeps of it."""
+"""Settings of transformers for it."""
 
 # --- other modules --------------------------------------------------------------------------------
 
 _Width = Annotated[int, Field(ge=1, le=1 << 14)]
-"""Numbers by which a matrix is made before its file is looked into: at most 1 GiB."""
+"""A width by which a matrix is made before its file is read: at most 1 GiB."""
 _DIMENSIONS = "embedding_dimension word_embedding_dimension"
 MODULES: Mapping[str, type[BaseModel] | None] = {
     "Transformer": None,
@@ -168,7 +168,7 @@ MODULES: Mapping[str, type[BaseModel] | None] = {
     "SparseAutoEncoder": _schema("k k_aux normalize dead_threshold", input_dim=_Width, hidden_dim=_Width),
     "LogitScore": _schema("true_token_id false_token_id", module_input_name=Feature),
 }
-"""Modules of sentence-transformers that are loaded, and their settings; None where transformers reads these."""
+"""Modules of sentence-transformers that may be loaded, with their settings; None if transformers reads these."""
 
 # --- an adapter, adapter_config.json --------------------------------------------------------------
 
@@ -187,13 +187,13 @@ ADAPTER = _schema(
     base=Lora,
     init_lora_weights=Literal[True, "gaussian", "orthogonal"],  # others change the weights of its base
 )
-"""What an adapter may say that is no default of its library; what other keys do is not known here."""
+"""Settings of an adapter that may differ from the defaults of peft; the effect of other keys is unknown here."""
 
 
 def check_settings(
     settings: Mapping[str, Any], kind: type[BaseModel], where: str, do: str = "Correct it, or take it out"
 ) -> Any:
-    """Return settings as their schema has them.
+    """Read settings by their schema.
 
     Raises:
         UnsupportedError: a key is not listed, or a value is of another type or out of range.

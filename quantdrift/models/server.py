@@ -27,16 +27,17 @@ Vectors = NDArray[np.float32]
 Result = TypeVar("Result")
 
 LEAST_TOLERANCE, OF_NOISE = 1e-3, 3.0
-"""What another model differs by at least, relative to an embedding's length, and in units of the difference between
-two answers of one run. Of MiniLM, float32 in other batches changes 1e-6, float16 in place of float32 1.4e-3 and 8-bit
-weights 2.8e-2; two answers in float16 differ by 1.2e-3, in bfloat16 by 8e-3."""
+"""Least difference that means another model: relative to an embedding's length, and as a multiple of the difference
+between two answers of one run. With MiniLM, other batches in float32 change 1e-6, float16 in place of float32 1.4e-3,
+and
+8-bit weights 2.8e-2; two answers in float16 differ by 1.2e-3, in bfloat16 by 8e-3."""
 
 
 # --- many inputs as requests ----------------------------------------------------------------------
 
 
 def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], part: range) -> Vectors:
-    """The embeddings of the texts in `part`; where they are too much for a request, of either half."""
+    """Embed the texts at the positions `part`; if they are too many for a request, half of them at a time."""
     try:
         return embed([texts[at] for at in part])
     except OneInputError as error:
@@ -49,9 +50,9 @@ def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], p
 
 
 def side_by_side(calls: Sequence[Callable[[], Result]], width: int) -> list[Result]:
-    """The results of calls in their order, of which `width` run at a time.
+    """Run calls, `width` at a time, and return their results in order.
 
-    After an error, or Ctrl-C, nobody waits for the calls behind it.
+    After an error or Ctrl-C it does not wait for the remaining calls.
     """
     if len(calls) == 1:
         return [calls[0]()]
@@ -59,21 +60,21 @@ def side_by_side(calls: Sequence[Callable[[], Result]], width: int) -> list[Resu
         return list(pool.imap(lambda call: call(), calls))
 
 
-# --- which model is behind a name: a server may put another there, and the name stays -------------
+# --- which model answers to a name, as a server may exchange it -----------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The model that answers to a name now.
+    """The model that answers to a name now, as recognized by its embeddings of fixed texts.
 
     Attributes:
-        fingerprint: digest of it; that of an earlier run if it is the same model still.
-        dimensions: of its embeddings.
-        noise: largest relative difference between two answers to the same canary.
-        tolerance: largest relative difference to earlier answers that is not another model.
-        distance: to the earlier answers that are nearest; None if there are none.
-        first_seen: when this model first answered to the name, ISO 8601.
-        changed_since: when another last did, if it was another the last time; else None.
+        fingerprint: digest of the model; that of an earlier run if it is still the same model.
+        dimensions: length of its embeddings.
+        noise: largest relative difference between two answers to the same text.
+        tolerance: largest relative difference to earlier answers at which it counts as the same model.
+        distance: relative difference to the nearest earlier answers; None if there are none.
+        first_seen: time of the first answer of this model, ISO 8601.
+        changed_since: time of the last answer of another model, if the previous one came from another; else None.
     """
 
     fingerprint: str
@@ -87,7 +88,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Seen:
-    """A model that answered: its canaries, when it did first, and (in seconds) when it last did."""
+    """A model that answered: its embeddings of the fixed texts, and the times of its first and last answers."""
 
     fingerprint: str
     when: str
@@ -96,7 +97,7 @@ class _Seen:
 
 
 def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root: Path | None) -> Identity:
-    """Ask for the canaries, twice and in other company, and look whether they are known."""
+    """Embed the fixed texts twice, in different batches, and compare the embeddings with those that are kept."""
     now = embed(SENTENCES)
     half = len(SENTENCES) // 2 - 1
     again = np.concatenate([embed(SENTENCES[half:]), embed(SENTENCES[:half])])
@@ -130,7 +131,7 @@ def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root
 
 
 def _kept_models(folder: Path) -> list[_Seen]:
-    """The models that are kept, the one that answered last first; what is damaged is removed."""
+    """Read the models that are kept, the one that answered last first; damaged files are removed."""
 
     def read(file: Path, content: memoryview) -> _Seen:
         arrays = arrays_in(content)
@@ -142,7 +143,7 @@ def _kept_models(folder: Path) -> list[_Seen]:
 
 
 def apart(before: Vectors, now: Vectors) -> float:
-    """The largest distance of two embeddings of a text, over the length of the first; infinite of other lengths."""
+    """Return the largest distance of two embeddings of a text, relative to the first; infinite for other shapes."""
     if before.shape != now.shape:
         return inf
     first, second = before.astype(np.float64), now.astype(np.float64)
@@ -151,10 +152,10 @@ def apart(before: Vectors, now: Vectors) -> float:
 
 
 def _fingerprint(vectors: Vectors, taken: set[str]) -> str:
-    """A digest that the last bits leave as it is: of the canaries' cosines, to three decimals.
+    """Compute a digest that does not depend on the last bits: of the cosines between the texts, to three decimals.
 
-    So it is mostly the same where nothing was kept, in another place or on another machine. A model that differs in
-    less than that from one that is known gets a digest of every bit.
+    So it is mostly the same on another machine, or where nothing was kept. If a kept model has that digest already, the
+    digest is of all bits.
     """
     unit = vectors.astype(np.float64)
     unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-30)
@@ -175,10 +176,10 @@ class Servers:
     """Settings of requests to servers.
 
     Attributes:
-        concurrency: requests under way at a time, to each.
-        prefixes: what is put before every text of a role; for roles that are not in it what the other model puts
-            there, nothing if that is a server's, too.
-        retry_policy: how long is waited, and for what.
+        concurrency: requests that run at the same time, per server.
+        prefixes: role to the text put before every text; other roles get the prompts of the other model, and none if
+            that is on a server, too.
+        retry_policy: rules of waiting and of sending again.
     """
 
     concurrency: int = 4
@@ -188,13 +189,13 @@ class Servers:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ServerModel:
-    """A model on a server, which embeds texts with what belongs before them; `reach` makes one.
+    """A model on a server, which embeds texts with their prefixes; `reach` makes one.
 
     Attributes:
-        client: asks.
-        concurrency: requests under way at a time.
-        prefixes: role to what is put before every text; nothing unless it is set.
-        notes: what a run says of it, one sentence each.
+        client: sends the requests.
+        concurrency: requests that run at the same time.
+        prefixes: role to the text put before every text.
+        notes: sentences about the model for the output of a run.
     """
 
     client: EndpointClient
@@ -205,11 +206,11 @@ class ServerModel:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Its name."""
+        """The name of the model: URL and model."""
         return self.client.endpoint
 
     def learn(self, lent: Mapping[str, str], asked: Mapping[str, str]) -> None:
-        """Put before texts what the other model puts there, or what the user asked for; say so."""
+        """Take the prefixes of the other model, and those that the user asks for in their place; add notes on them."""
         self.prefixes = {**lent, **asked}
         why = {**dict.fromkeys(lent, "the other model does"), **dict.fromkeys(asked, "asked for")}
         self.notes += tuple(
@@ -219,11 +220,11 @@ class ServerModel:
         )
 
     def prompt(self, role: str) -> str:
-        """Return what is put before every text of a role."""
+        """Return the text put before every text of a role."""
         return self.prefixes.get(role, "")
 
     def encode(self, texts: Sequence[str], role: str, batch_size: int) -> Vectors:
-        """Embed texts in the role they have, float32 [n, dim]."""
+        """Embed texts of a role, float32 [n, dim]."""
         sent = [self.prompt(role) + text for text in texts]
         parts = [range(at, min(at + batch_size, len(sent))) for at in range(0, len(sent), batch_size)]
         calls = [partial(in_halves, self.client.embed, sent, part) for part in parts]
@@ -235,7 +236,7 @@ class EndpointEncoder(ServerModel):
     """A model on a server as one side of a comparison; `open_endpoint` makes one.
 
     Attributes:
-        identity: which model it is now.
+        identity: the model that answers now.
     """
 
     identity: Identity
@@ -245,19 +246,19 @@ class EndpointEncoder(ServerModel):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what it answers to fixed texts; the server's last bits do not change it."""
+        """The digest of its embeddings of fixed texts; their last bits do not change it."""
         return self.identity.fingerprint
 
     @property
     def runtime(self) -> dict[str, str]:
-        """Empty: nothing that is installed here decides anything."""
+        """Empty, as no library here decides the embeddings."""
         return {}
 
     def bits(self) -> None:
-        """Unknown for a model on a server: returns None."""
+        """Return None: bits are unknown for a model on a server."""
 
     def identify(self) -> dict[str, Any]:
-        """Return what a run records of where it is, as JSON values."""
+        """Return the address and the identity of the model for the record of a run, as JSON values."""
         named = {"name": str(self.endpoint), "canonical": self.endpoint.model, "kind": "server", "revision": None}
         server = {
             "url": self.endpoint.url,
@@ -268,22 +269,22 @@ class EndpointEncoder(ServerModel):
         return {**named, "format": None, "fingerprint": self.fingerprint, "server": server}
 
     def describe(self) -> dict[str, Any]:
-        """Return what a run records of how it is quantized: it is not known."""
+        """Return how it is quantized for the record of a run: unknown."""
         return {"quantizer": None, "nominal_bits": None}
 
     def key(self, role: str) -> dict[str, Any]:
-        """Return what decides embeddings beside the texts and the model, as JSON values."""
+        """Return all that decides embeddings beside the texts and the model, as JSON values."""
         return {"server": self.endpoint.url, "model": self.endpoint.model, "prefix": self.prompt(role)}
 
 
 def reach(endpoint: Endpoint, retry_policy: RetryPolicy) -> ServerModel:
-    """A model on a server with the key of its host; nothing is sent yet."""
+    """Return a model on a server, with the key of its host; nothing is sent yet."""
     key = find_key(OPENAI, endpoint.url)
     return ServerModel(client=EndpointClient(endpoint, key=key, retry_policy=retry_policy))
 
 
 def open_endpoint(endpoint: Endpoint, servers: Servers, *, root: Path | None) -> EndpointEncoder:
-    """Reach a server and see which model answers."""
+    """Connect to a server and identify the model that answers."""
     client = reach(endpoint, servers.retry_policy).client
     try:
         identity = identify(lambda texts: in_halves(client.embed, texts, range(len(texts))), endpoint, root)
@@ -293,6 +294,6 @@ def open_endpoint(endpoint: Endpoint, servers: Servers, *, root: Path | None) ->
     changed = (
         ()
         if since is None
-        else (f"another model answers to {endpoint} than on {since}: embeddings of then are not used",)
+        else (f"another model answers to {endpoint} than on {since}; embeddings of the earlier model are not used",)
     )
     return EndpointEncoder(client=client, identity=identity, concurrency=servers.concurrency, notes=changed)

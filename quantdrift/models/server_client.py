@@ -1,7 +1,7 @@
-"""Requests to one model on a server: sent again where that can help, else an error of one line.
+"""Requests to one model on a server: they are repeated where that can help, else they fail with one line.
 
-A server may be slow, broken or hostile. So an answer has a time in which all of it has to come and a size, and what
-it says is shown without the key and shortened.
+A server may be slow, broken or hostile. So time and size of an answer are limited, and its text is shortened and shown
+without the key.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 8
 ATTEMPTS_TO_CONNECT = 3
-"""Before anything was answered: more likely a wrong address than a server that is busy."""
+"""Attempts before the first answer: a wrong address is then more likely than a busy server."""
 LONGEST_WAIT, LONGEST_ASKED = 60.0, 600.0
-"""Seconds between two attempts where the server asks for none, and that it may ask for."""
+"""Longest wait in seconds between two attempts, and longest wait that a server may ask for."""
 TOLD_WAIT = 5.0
-"""Seconds of a wait from which the user is told."""
+"""Seconds of a wait from which on the user is informed."""
 
 _EMBEDDING, _COMPLAINT = 500_000, 65_536
-"""Bytes that are read of an embedding (16,384 numbers of 30 characters), and of an answer that is no success."""
+"""Most bytes that are read of an embedding (16,384 numbers of 30 characters) and of an error's text."""
 _AGAIN, _NEVER, _FEWER = {408, 409, 425, 429}, {501, 505}, {400, 413, 422}
-"""HTTP statuses: the same may succeed later; the server cannot do this at all; fewer inputs may do."""
+"""HTTP statuses after which the same request may succeed later, can never succeed, or may succeed with fewer inputs."""
 _TOO_MUCH = re.compile(r"too (large|long|many|big)|exceed", re.IGNORECASE)  # of llama.cpp, with HTTP 500
 _GO_ON = "What was finished is kept: the same command goes on from there"
 
 
 class OneInputError(ServerError):
-    """The input at position `number` of those sent to `where` cannot be embedded; whoever knows its name says it."""
+    """The server at `where` cannot embed the input at position `number`; a caller that knows its name adds it."""
 
     def __init__(self, number: int, reason: str, where: str) -> None:
         self.number, self.reason, self.where = number, reason, where
@@ -56,7 +56,7 @@ class OneInputError(ServerError):
 
 
 class TooMuchError(ServerError):
-    """The server at `where` refuses these inputs, with `reason`; some of them alone may do."""
+    """The server at `where` refuses these inputs for `reason`; it may accept fewer of them."""
 
     def __init__(self, where: str, reason: str) -> None:
         self.where, self.reason = where, reason
@@ -64,7 +64,7 @@ class TooMuchError(ServerError):
 
 
 class _TransientError(ServerError):
-    """An error after which the same request may succeed, after the seconds in `asked` if the server names any."""
+    """An error after which the same request may succeed; `asked` are the seconds that the server asks to wait."""
 
     def __init__(self, reason: str, *, asked: float | None = None, unreached: bool = False) -> None:
         self.asked, self.unreached = asked, unreached
@@ -76,11 +76,11 @@ class RetryPolicy:
     """Rules of waiting and of sending again.
 
     Attributes:
-        timeout: seconds to wait for an answer; the first request may load the model.
-        total: seconds that a request may take, attempts that failed included.
-        say: called with a line where a wait is long.
-        sleep: waits so many seconds.
-        transport: of httpx, in place of the network.
+        timeout: seconds to wait for an answer; the first request may have to load the model.
+        total: seconds that a request may take, including failed attempts.
+        say: called with a line when a wait is long.
+        sleep: function that waits a number of seconds.
+        transport: transport of httpx, in place of the network.
     """
 
     timeout: float = 120.0
@@ -90,7 +90,7 @@ class RetryPolicy:
     transport: Any = None
 
 
-# --- what a server answers ------------------------------------------------------------------------
+# --- answers of a server --------------------------------------------------------------------------
 
 
 class _Entry(BaseModel):
@@ -107,7 +107,7 @@ class _Embeddings(BaseModel):
 def read_embeddings(
     content: bytes, n: int, dimensions: int | None, where: str, key: Key | None = None
 ) -> NDArray[np.float32]:
-    """The embeddings of an answer in the order of the inputs, whatever order they came in, float32 [n, dim]."""
+    """Read the embeddings of an answer, float32 [n, dim], in the order of the inputs."""
     try:
         entries = _Embeddings.model_validate_json(content).data
     except ValidationError:
@@ -121,7 +121,7 @@ def read_embeddings(
         raise ServerError(f"{where}: expected embeddings of {n} inputs, each index once; got {got}")
     vectors: list[NDArray[np.float32]] = []
     for place in range(n):
-        with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+        with np.errstate(over="ignore"):  # a number that is too large becomes infinite, and is refused
             vector = np.array(entries[places.index(place)].embedding or [], dtype=np.float32)
         if not vector.size or not np.isfinite(vector).all():
             raise OneInputError(place, "the server gave no embedding of finite numbers for it", where)
@@ -139,20 +139,20 @@ def read_embeddings(
 
 
 class EndpointClient:
-    """Asks a server for embeddings; may be used from several threads.
+    """Requests embeddings from a server; several threads may use it.
 
     Attributes:
         endpoint: the model.
     """
 
     def __init__(self, endpoint: Endpoint, *, key: Key | None, retry_policy: RetryPolicy) -> None:
-        """Nothing is sent yet."""
+        """Prepare the connection; nothing is sent yet."""
         with extras_named(needed_for=str(endpoint)):
             import httpx  # noqa: PLC0415 -- an extra, and slow to import
         self.endpoint = endpoint
         self._key, self._policy = key, retry_policy
-        self._dimensions: int | None = None  # until something was answered
-        # of a packed answer a few bytes could fill the memory
+        self._dimensions: int | None = None  # unknown until the first answer
+        # a few bytes of a compressed answer could fill the memory
         headers = {"User-Agent": f"quantdrift/{version_of('quantdrift') or '0'}", "Accept-Encoding": "identity"}
         if key is not None:
             headers["Authorization"] = f"Bearer {key.value}"
@@ -172,7 +172,10 @@ class EndpointClient:
             ) from error
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The embeddings of one request, float32 [n, dim]; requests that failed together do not come back together."""
+        """Send one request and return its embeddings, float32 [n, dim].
+
+        Waits are random, so that requests that failed together are not repeated together.
+        """
         url = self.endpoint.embeddings
         body = {"model": self.endpoint.model, "input": list(texts), "encoding_format": "float"}
         end = time.monotonic() + self._policy.total
@@ -196,9 +199,10 @@ class EndpointClient:
         return vectors
 
     def _once(self, body: object, limit: int) -> bytes:
-        """An answer, all of which has come in time.
+        """Return an answer that came in time.
 
-        A thread of its own, which nobody waits for: a limit on each step of a request is none on all of them together.
+        It runs in a thread that is abandoned after the timeout, as limits on each step of a request would not limit
+        all.
         """
         import httpx  # noqa: PLC0415 -- an extra, and slow to import
 
@@ -207,7 +211,7 @@ class EndpointClient:
         def work() -> None:
             try:
                 answer.set_result(self._exchange(body, limit))
-            except BaseException as error:  # raised again where it is waited for
+            except BaseException as error:  # raised again by `result`
                 answer.set_exception(error)
 
         threading.Thread(target=work, daemon=True).start()
@@ -221,11 +225,11 @@ class EndpointClient:
             raise _TransientError(f"broke off: {what}", unreached=isinstance(error, httpx.ConnectError)) from error
 
     def _exchange(self, body: object, limit: int) -> bytes:
-        """The content of an answer, or an error; no more is read than it takes to see that it is too large."""
+        """Return the content of an answer, or raise; reading stops once it is too large."""
         url = self.endpoint.embeddings
         with self._http.stream("POST", url, json=body) as response:
             if response.headers.get("content-encoding", "identity").lower() not in {"", "identity"}:
-                raise ServerError(f"{url} packs its answer, which was not asked for; expected it as it is")
+                raise ServerError(f"{url} compresses its answer, which was not asked for; expected it uncompressed")
             content = bytearray()
             for chunk in response.iter_bytes():
                 content += chunk
@@ -241,9 +245,9 @@ class EndpointClient:
         return bytes(content)
 
     def _refusal(self, response: httpx.Response, content: str) -> ServerError:
-        """Return the error of an answer that is no success: try again, ask for less, or say what to do."""
+        """Return the error for an answer that is no success: to retry, to send fewer inputs, or to end with advice."""
         url, status = self.endpoint.embeddings, response.status_code
-        if status in {401, 403}:  # what it says of a key is not passed on
+        if status in {401, 403}:  # its text may repeat the key, and is not shown
             what = "wants a key" if self._key is None else f"refuses the key in {self._key.variable}"
             return ServerError(f"{url} {what} (HTTP {status}); it is taken from {OPENAI.at(url)}")
         said = without_key(content, self._key)
@@ -258,5 +262,5 @@ class EndpointClient:
                 return ServerError(f"{url} {reason}, and asks to wait longer than {LONGEST_ASKED:.0f} s. {_GO_ON} then")
             return _TransientError(reason, asked=asked)
         if response.has_redirect_location:
-            return ServerError(f"{url} {reason}: it is elsewhere, and no redirect is followed; give its address there")
+            return ServerError(f"{url} {reason}: it redirects, and redirects are not followed; give the new address")
         return ServerError(f"{url} {reason}: expected a server with that path and that model")

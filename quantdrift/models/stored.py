@@ -1,7 +1,7 @@
-"""The contents of a checkpoint: which linear layers are packed, and in how many bits.
+"""The linear layers of a checkpoint: which are packed, and in how many bits.
 
-Packed formats keep several tensors for a linear layer (codes, scales, zero points), all of them below the layer's
-name. So counting bits needs to know no format.
+Packed formats store several tensors for a linear layer (codes, scales, zero points), all below the name of the layer.
+So bits can be counted without knowing the format.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,10 +18,10 @@ class StoredLayers:
     """The names of a model's linear layers, by how a checkpoint stores them.
 
     Attributes:
-        packed: quantized.
-        plain: in floating point.
-        missing: not at all.
-        bits: what the checkpoint costs in bits per weight; None where that is not known.
+        packed: layers that are quantized.
+        plain: layers in floating point.
+        missing: layers that are not stored.
+        bits: bits per weight of the checkpoint; None if unknown.
     """
 
     packed: tuple[str, ...]
@@ -35,15 +35,15 @@ def stored_layers(
 ) -> StoredLayers:
     """Sort a model's linear layers by how they are stored, and count the bits.
 
-    A layer is packed if something else than a floating-point weight of its shape lies below its name; the largest of
-    its tensors holds the codes. A tensor counts if it lies in a module that has parameters, under whatever name
-    (transformers renames some, and joins experts), and a parameter counts if anything of its module is stored: not a
-    language model's head, nor a decoder that no embedding needs.
+    A layer is packed if anything but a floating-point weight of its shape lies below its name; its largest tensor holds
+    the codes. A tensor counts if it lies in a module with parameters, under any name, as transformers renames some and
+    joins experts. A parameter counts if any tensor of its module is stored, so a language model's head and a decoder
+    that no embedding needs are left out.
     """
     modules = {
         name: part for name, part in body.named_modules() if next(part.parameters(recurse=False), None) is not None
     }
-    base = getattr(body, "base_model_prefix", "")  # a model saved with a head has its body below this name
+    base = getattr(body, "base_model_prefix", "")  # the name of the body in a model that was saved with a head
     holders = {prefix: _holders(tensors, prefix, modules) for prefix in ("", f"{base}.")}
     prefix = max(holders, key=lambda prefix: len(holders[prefix]))
     below: dict[str, dict[str, StoredTensor]] = {name: {} for name in modules}
@@ -73,7 +73,7 @@ def stored_layers(
 
 
 def _refuse_bare_codes(stored: Mapping[str, StoredTensor], module: nn.Module, name: str) -> None:
-    """Refuse a floating parameter that is stored as codes with no scale, or anything else of its own, beside it."""
+    """Refuse a floating-point parameter that is stored as codes without a scale beside them."""
     own = dict(module.named_parameters(recurse=False))
     beside = stored.keys() - own.keys() - dict(module.named_buffers(recurse=False)).keys()
     for part, tensor in stored.items():
@@ -84,7 +84,7 @@ def _refuse_bare_codes(stored: Mapping[str, StoredTensor], module: nn.Module, na
 def stored_bits(
     *, codes: int, with_scales: int, everything: int, n_weights: int, n_parameters: int, is_packed: bool
 ) -> BitsReport:
-    """Make a report of bytes: those of the layers' codes, with their scales, and of all that is stored."""
+    """Compute bits per weight from the bytes of the layers' codes, of codes with scales, and of all tensors."""
     of_all = 8 * everything / max(n_parameters, 1)
     return BitsReport(
         linear=8 * codes / n_weights if n_weights else of_all,
@@ -96,7 +96,7 @@ def stored_bits(
 
 
 def _holders(names: Collection[str], prefix: str, modules: Collection[str]) -> dict[str, str]:
-    """Map names that begin with a prefix to the innermost module that they lie in."""
+    """Map tensor names that begin with a prefix to the innermost module that holds them."""
     holders = {}
     for name in names:
         place = name.removeprefix(prefix) if name.startswith(prefix) else ""

@@ -1,8 +1,8 @@
 """Checks of what the files of a model say, before a library reads them.
 
-A checkpoint may come from anybody. The libraries that read one do what its files say: they run code that these name,
-open other files, and make a model as large as config.json asks for. So every key that reaches a loader stands in a
-schema, and what is in none is refused.
+A checkpoint may come from anybody. The libraries that read one obey its files: they run code that these name, open
+other files, and make a model as large as config.json says. So every key that reaches a loader stands in a schema, and
+any other key is refused.
 """
 
 import re
@@ -24,7 +24,7 @@ TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""Where sentence-transformers looks for the settings of a transformer, the first that is there."""
+"""Files with the settings of a transformer; sentence-transformers takes the first that exists."""
 MODEL_FILE = "config_sentence_transformers.json"
 ADAPTER_FILE = "adapter_config.json"
 SETTINGS_FILES = (
@@ -36,10 +36,10 @@ SETTINGS_FILES = (
     "generation_config.json",
     "quantize_config.json",
 )
-"""Files of transformers that its loaders read as settings."""
+"""Files that the loaders of transformers read as settings."""
 _MERGE = "Merge it into its base first (PeftModel.merge_and_unload(), save_pretrained(FOLDER)), and name that folder"
 PYLATE = {"pylate.models.Dense.Dense": "Dense"}
-"""Classes of PyLate that sentence-transformers takes for its own; no code of PyLate runs."""
+"""Classes of PyLate that sentence-transformers replaces by its own; no code of PyLate runs."""
 _MODULE = re.compile(r"sentence_transformers(?:\.\w+)*\.([A-Z]\w*)")
 _KERNEL = re.compile(r"_?(attn|experts)_implementation(_internal)?")
 _MOST = {
@@ -48,8 +48,8 @@ _MOST = {
     re.compile(r"num_(labels|classes)"): 1_000_000,
     re.compile("chunk_size_feed_forward"): 1,
 }
-"""Numbers of a config.json by which a library builds objects before it looks into a file; chunks have to divide the
-length of every batch."""
+"""Limits of numbers in a config.json by which a library builds objects before it reads weights. Chunks of more than one
+would have to divide the length of every batch."""
 _USUAL = frozenset({"SentenceTransformer", "CrossEncoder"})
 SAVED_AS: Mapping[str, Set[str]] = {
     "SentenceTransformer": _USUAL,
@@ -57,13 +57,13 @@ SAVED_AS: Mapping[str, Set[str]] = {
     "SparseEncoder": {"SparseEncoder"},
     "MultiVectorEncoder": {"MultiVectorEncoder", "ColBERT"},  # the second is PyLate's name
 }
-"""What its files may call a model that is loaded as a class of sentence-transformers, and not converted into it."""
+"""Class of sentence-transformers to the classes that files may name; any other would be converted on loading."""
 MARKS: Mapping[str, Set[str]] = {
     "SparseEncoder": {"SpladePooling", "SparseAutoEncoder"},
     "MultiVectorEncoder": {"MultiVectorMask", "HierarchicalTokenPooling"},
     "CrossEncoder": {"LogitScore"},
 }
-"""Modules that are of one class of sentence-transformers alone."""
+"""Modules that belong to one class of sentence-transformers alone."""
 _COLBERT = ("ColBERT", "ColPali", "ColQwen", "ForRetrieval", "Splade", "SPLADE")
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
 _WORDS = "ForMaskedLM"
@@ -81,8 +81,9 @@ def vet(
 ) -> None:
     """Refuse a model that could run code, that is another kind of model, or whose files are damaged; nothing is loaded.
 
-    `kind` is the class of sentence-transformers that it is loaded as. Of a hub model its settings alone are looked at,
-    as far as the hub can be reached. `trusted` says that code of the model may run, `hqq` that no library unpacks it.
+    `kind` is the class of sentence-transformers that it is loaded as. For a model on the hub only the settings are
+    checked, and only those that the hub gives. `trusted` allows code of the model to run; `hqq` says that its weights
+    are unpacked here, by no library.
     """
     on_hub = source.kind == "hub"
 
@@ -114,7 +115,7 @@ def vet(
 
 
 def refuse_other_kinds(said: object, name: str, kind: str = "SentenceTransformer") -> None:
-    """Refuse a model of sentence-transformers that would be converted into another one when it is loaded."""
+    """Refuse a model of sentence-transformers that loading would convert into another class."""
     if said is not None and said not in SAVED_AS[kind]:
         raise UnsupportedError(
             f"{name} is a {shown(str(said))}, and a {kind} made of it would be another model; expected "
@@ -137,7 +138,7 @@ def _refuse_mixed(modules: Set[str], name: str, kind: str) -> None:
 
 
 def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> bool:
-    """Whether a model leaves open how its tokens become an embedding; refused where its files speak against a guess."""
+    """Say whether a model leaves open how its tokens become an embedding; refuse it if its files contradict a guess."""
     if has_modules(source, revision):
         if source.read_as:
             name = source.name.removeprefix(source.read_as)
@@ -174,7 +175,7 @@ def refuse_unsaid_pooling(source: ModelSource, revision: str | None = None) -> b
 
 
 def _modules(listed: object, source: ModelSource, *, trusted: bool) -> list[tuple[str, str]]:
-    """Folder and class of every module, and the folder itself, which is a transformer's where no modules.json is."""
+    """Return folder and class of every module, after the model's own folder, which counts as a transformer's."""
     parts = [("", "Transformer")]
     for module in listed if isinstance(listed, list) else []:
         said = module if isinstance(module, dict) else {}
@@ -194,7 +195,7 @@ def _modules(listed: object, source: ModelSource, *, trusted: bool) -> list[tupl
 
 
 def _adapted(adapter: Mapping[str, Any], source: ModelSource, *, modules: bool) -> ModelSource:
-    """The base of an adapter, whose settings are checked."""
+    """Check the settings of an adapter and return the source of its base model."""
     where = f"{ADAPTER_FILE} of {source.name}"
     decided = {key: value for key, value in adapter.items() if value}
     check_settings(decided, ADAPTER, where, _MERGE)
@@ -214,7 +215,7 @@ def _adapted(adapter: Mapping[str, Any], source: ModelSource, *, modules: bool) 
 
 
 def _check_transformer(part: str, source: ModelSource, read: _Read, *, trusted: bool) -> None:
-    """Check the settings that transformers reads in a folder, which are in many files."""
+    """Check all files of a folder that transformers reads settings from."""
     rules = PurePosixPath(part, "tokenizer.json")
     check_rules(read(rules), f"{rules} of {source.name}")
     for file in (*SETTINGS_FILES, *TRANSFORMER_FILES):
@@ -227,7 +228,7 @@ def _check_transformer(part: str, source: ModelSource, read: _Read, *, trusted: 
 
 
 def vet_settings(settings: Mapping[str, Any], where: str) -> None:
-    """Refuse settings, at any depth, that make a library run code or build without end."""
+    """Refuse settings, at any depth, that make a library run code or build objects without end."""
     for key, value in entries(settings):
         if key == "quant_method" and value == "hqq":
             raise UnsupportedError(

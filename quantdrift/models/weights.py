@@ -1,4 +1,4 @@
-"""Full-precision weights, put aside while quantized ones are in their place, and what tells weights apart."""
+"""Full-precision weights, put aside while quantized ones are in their place, and fingerprints of weights."""
 
 import ctypes
 import hashlib
@@ -17,15 +17,15 @@ from quantdrift.base.extras import version_of
 from quantdrift.base.records import refusals
 from quantdrift.models.layers import LinearLayer
 
-# --- what is given back ---------------------------------------------------------------------------
+# --- weights that come back ---------------------------------------------------------------------------
 
 
 @contextmanager
 def saved_weights(layers: Sequence[LinearLayer]) -> Iterator[None]:
-    """Inside, layers may be changed; when the block is left, they have their weights back.
+    """Inside, layers may be changed; on leaving, they have their weights back.
 
-    Weights of an accelerator go to main memory. Weights that are in main memory already go to a temporary file: the
-    system keeps it in memory while there is room, and a model that fills the memory still fits.
+    Weights on an accelerator are copied to main memory, weights in main memory to a temporary file. The system keeps
+    the file in memory while there is room, so a model that fills the memory still fits.
     """
     give_back()
     weights = [layer.weight for layer in layers]
@@ -34,17 +34,17 @@ def saved_weights(layers: Sequence[LinearLayer]) -> Iterator[None]:
         yield
     finally:
         for layer in reversed(layers):
-            layer.weight.copy_(copies.pop())  # whose memory is free again before the next one is read
+            layer.weight.copy_(copies.pop())  # frees each copy before the next one is read
 
 
 def put_aside(tensor: Tensor) -> Tensor:
-    """A copy in a temporary file that is gone when the copy is, also after a kill; in memory once it is read."""
+    """Copy a tensor into a temporary file, which disappears with the copy, even after a kill; reading loads it."""
     handle, name = tempfile.mkstemp(prefix="quantdrift-weights-")
     path = Path(name)
     problem = f"no room in {path.parent} to put {tensor.numel():,} weights aside"
     with refusals(problem, ". Set TMPDIR to a folder on a disk with as much room as the model takes"):
         try:
-            with open(handle, "wb") as file:  # written before it is mapped: a mapped page is in memory
+            with open(handle, "wb") as file:  # written before it is mapped, as mapped pages stay in memory
                 file.write(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
             put = torch.from_file(name, shared=True, size=tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
         finally:
@@ -55,19 +55,19 @@ def put_aside(tensor: Tensor) -> Tensor:
 
 
 def dismiss(tensor: Tensor) -> None:
-    """Take a tensor that was put aside out of memory, until it is read again; of another one, nothing."""
-    if "in_a_file" in vars(tensor):  # of a file that is shared this forgets nothing
+    """Drop a tensor that was put aside from memory until it is read again; leave any other tensor alone."""
+    if "in_a_file" in vars(tensor):  # the file is shared, so nothing is lost
         _libc("madvise", ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes), mmap.MADV_DONTNEED)
 
 
 def give_back() -> None:
-    """Give the system the memory of tensors that are gone, which small ones among them that stay keep in the heap."""
+    """Return the memory of freed tensors to the system; small tensors between them would keep it in the heap."""
     _libc("malloc_trim", 0)
 
 
 @contextmanager
 def large_tensors_apart() -> Iterator[None]:
-    """Inside, tensors of 4 MB and more lie outside the heap, so that nothing is left of one that is gone."""
+    """Inside, tensors of 4 MB and more lie outside the heap, so that all their memory is freed with them."""
     _libc("mallopt", -3, 2**22)  # M_MMAP_THRESHOLD of glibc
     try:
         yield
@@ -76,22 +76,22 @@ def large_tensors_apart() -> Iterator[None]:
 
 
 def _libc(name: str, *arguments: Any) -> None:
-    """Call a function of the system's library where it has it."""
+    """Call a function of the C library, if it has it."""
     if os.name == "posix" and (function := getattr(ctypes.CDLL(None), name, None)) is not None:
         function(*arguments)
 
 
 @contextmanager
 def restoring(model: nn.Module) -> Iterator[None]:
-    """When the block is left, by an error too, the model's modules have what they had before.
+    """Restore the modules of a model when the block is left, also after an error.
 
-    That is: submodules, attributes, hooks, training or evaluation mode, the memory and device of every parameter and
-    buffer, and the attributes of configurations. What was written into the same memory stays.
+    Restored are submodules, attributes, hooks, training mode, the memory and device of parameters and buffers, and the
+    attributes of configurations; not values that were written into the same memory.
     """
     modules = list(model.modules())
     configs = {id(config): config for m in modules if (config := getattr(m, "config", None)) is not None}
     held = [vars(holder) for holder in (*modules, *configs.values())]
-    # of hooks, parameters, buffers and submodules, which modules keep in dictionaries
+    # modules keep hooks, parameters, buffers and submodules in dictionaries
     held += [inner for module in modules for inner in vars(module).values() if isinstance(inner, dict)]
     before = [(now, dict(now)) for now in held]
     tensors = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
@@ -105,11 +105,11 @@ def restoring(model: nn.Module) -> Iterator[None]:
             tensor.data = data
 
 
-# --- what tells models apart ----------------------------------------------------------------------
+# --- fingerprints ----------------------------------------------------------------------
 
 
 def weights_fingerprint(modules: Sequence[nn.Module]) -> str:
-    """A digest of all parameters and buffers, 32 hex digits: names, dtypes, shapes and bytes.
+    """The digest of all parameters and buffers, 32 hex digits: names, dtypes, shapes and bytes.
 
     The same weights give the same digest on any machine of the same byte order.
     """
@@ -121,7 +121,7 @@ def weights_fingerprint(modules: Sequence[nn.Module]) -> str:
 
 
 def add_tensor(digest: Any, name: str, value: object) -> None:
-    """Add what a state dict holds under a name to a digest of hashlib: a tensor, or the parts of a packed one."""
+    """Add an entry of a state dict to a digest of hashlib: a tensor, or the parts of a packed one."""
     if not isinstance(value, Tensor):
         return
     if hasattr(value, "__tensor_flatten__"):
@@ -137,7 +137,7 @@ def add_tensor(digest: Any, name: str, value: object) -> None:
 
 
 def runtime_of(weight: Tensor) -> dict[str, str]:
-    """Tell what decides embeddings beside weights and inputs: libraries, and device and dtype of a weight."""
+    """Return the libraries, device and dtype, which decide embeddings beside weights and inputs."""
     installed = {
         name: version_of(name) or "not installed" for name in ("torch", "transformers", "sentence-transformers")
     }

@@ -1,1 +1,1 @@
-"""Reports for people: one page of a run, a study or a gate, pictures, and tables for papers."""
+"""Reports for people: the page of a run or a study, its Markdown, and its charts as pictures."""

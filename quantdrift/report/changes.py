@@ -1,4 +1,4 @@
-"""The inputs that changed, as a page lists them: harmful first, both rankings, and texts as far as there is room."""
+"""The changed inputs of a page: harmful ones first, with both rankings, and with texts as far as there is room."""
 
 import math
 from collections import Counter
@@ -14,26 +14,26 @@ from quantdrift.report.page import LARGEST, json_size
 from quantdrift.runs.changes import KINDS, Changed
 
 MOST = 10_000
-"""Inputs of one page."""
+"""Inputs of one page at most."""
 _RANKS, _MANY, _RANKS_OF_MANY = 10, 2_000, 5
-"""Ranks of either list that are shown; of more than so many inputs, fewer."""
+"""Ranks of each list, the number of inputs above which fewer ranks are shown, and how many then."""
 _MISSED = 3
-"""Relevant items further down that are named."""
+"""Relevant items below these ranks that are named at most."""
 _INPUT, _ITEM, _NAME = 2_000, 700, 120
-"""Characters of an input's text, of an item's, and of a name."""
+"""Characters of an input's text, of an item's text and of a name at most."""
 _ROOM = LARGEST - 2_500_000
-"""Bytes for all of it, beside charts and what draws them."""
+"""Bytes of the list at most; the rest is for the charts and the scripts that draw them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
-    """The items that occur, each once, by name; a choice of a question belongs to its input."""
+    """The different items in the list; a choice belongs to its question."""
 
     texts: Texts
     places: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def place(self, input_id: str, item: str | None) -> int | None:
-        """The number of an item; None where there is none."""
+        """The number of an item; None if there is no item."""
         owner = input_id if input_id in self.texts.choices else ""
         return None if item is None else self.places.setdefault((owner, item), len(self.places))
 
@@ -41,14 +41,14 @@ class Items:
 def changes_of(
     changed: Sequence[Changed], *, arms: tuple[str, str], right: str, texts: Texts, evidence: Evidence
 ) -> dict[str, Any]:
-    """Changed inputs as JSON, in their order.
+    """Changed inputs as JSON, in order.
 
     Args:
         changed: the inputs.
-        arms: what the reference and the candidate are called.
-        right: what a right answer is called: "relevant", "the right class".
-        texts: what inputs and items say.
-        evidence: of the run that they are of, for both rankings.
+        arms: names of the reference and the candidate.
+        right: the word for a right answer: "relevant", "the right class".
+        texts: the texts of inputs and items.
+        evidence: the evidence of the run, for both rankings.
     """
     items = Items(texts=texts)
     kinds = Counter(change.kind for change in changed)
@@ -65,7 +65,7 @@ def changes_of(
 
 
 def _with_texts(content: dict[str, Any], changed: Sequence[Changed], items: Items) -> dict[str, Any]:
-    """The content with the texts that fit in a page, the names of its items, and what is left out."""
+    """The content with the texts that fit into a page, the names of the items, and notes on what is left out."""
     notes = [f"The worst {MOST:,} of {len(changed):,} are listed."] if len(changed) > MOST else []
     inputs, texts_of_items, left_out = _texts(changed[:MOST], items, _ROOM - json_size(content))
     for entry, text in zip(content["changed"], inputs, strict=True):
@@ -77,7 +77,7 @@ def _with_texts(content: dict[str, Any], changed: Sequence[Changed], items: Item
 
 
 def _entry_of(change: Changed, items: Items) -> dict[str, Any]:
-    """An input that changed, without its text and rankings."""
+    """A changed input, without its text and rankings."""
     facts = {
         "kind": change.kind,
         "before": items.place(change.input_id, change.before),
@@ -85,15 +85,15 @@ def _entry_of(change: Changed, items: Items) -> dict[str, Any]:
         **{name: getattr(change, name) for name in ("rank_before", "rank_after", "was_right", "is_right")},
         **{name: _number(getattr(change, name)) for name in ("gap", "separation", "score_before", "score_after")},
     }
-    # what a link names; two long names can be shown alike, and the first is then found
+    # links use the name; where two long names are shortened to the same text, a link finds the first
     name = shorten(clean(change.input_id), _NAME)
     return {"id": name, **{name: value for name, value in facts.items() if value is not None}}
 
 
 def _add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evidence: Evidence, items: Items) -> None:
-    """The first ranks of both arms, and the relevant items that are below them.
+    """Add the first ranks of both arms, and the relevant items below them.
 
-    Of a rank: the item, the reference's score, the candidate's, its grade, its rank in the other arm.
+    A rank is the item, its score by the reference and by the candidate, its grade, and its rank in the other arm.
     """
     depth = min(_RANKS if len(changed) <= _MANY else _RANKS_OF_MANY, evidence.depth)
     rows = evidence.rows_of(change.input_id for change in changed).tolist()
@@ -121,7 +121,7 @@ def _add_rankings(listed: list[dict[str, Any]], changed: Sequence[Changed], evid
 
 
 def _texts(changed: Sequence[Changed], items: Items, room: int) -> tuple[list[str | None], list[str | None], int]:
-    """The texts of inputs and of items, those of the worst inputs first, and how many there is no room for."""
+    """The texts of inputs and of items that fit, those of the worst inputs first, and the number that do not."""
     texts, left_out = items.texts, 0
 
     def fitting(text: str | None, most: int) -> str | None:
@@ -147,5 +147,5 @@ def _cut(text: str, most: int) -> str:
 
 
 def _number(value: float | None) -> float | None:
-    """To six digits, which is what float32 scores are good for."""
+    """Round to six digits, the precision of float32 scores."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")

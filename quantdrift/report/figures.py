@@ -1,7 +1,7 @@
-"""Charts as Vega-Lite specs with their data inside; whoever draws one adds the theme, light or dark.
+"""Charts as Vega-Lite specs with their data inside; a page or a picture adds the theme, light or dark.
 
-Colours are told apart by colour-blind readers: those of Okabe and Ito for categories, and for amounts ones that grow
-darker. A spec names none of them: it says what they are for, and the theme has them.
+Colour-blind readers can tell the colours apart: they are those of Okabe and Ito for categories, and from light to dark
+for amounts. Only the theme names colours.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from quantdrift.scheme import DEFAULT_GROUP_SIZE, Scheme
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _LONGEST = 70
-"""Characters of a name in a chart."""
+"""Characters of a name in a chart at most."""
 _CATEGORIES = {
     False: ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8f6b00", "#56b4e9", "#7a7a7a", "#1a1a1a"),
     True: ("#56b4e9", "#ff9b57", "#2fcf9f", "#e7a3c8", "#f0e442", "#3b8fd0", "#a8a8a8", "#f2f2f2"),
@@ -38,10 +38,10 @@ class Figure:
     """A chart.
 
     Attributes:
-        name: for files and links: lower-case letters, digits and hyphens.
-        title: what it shows.
-        caption: how to read it, in plain sentences.
-        spec: the Vega-Lite spec, whole but for `config`, with its data as JSON values inside.
+        name: name for files and links: lower-case letters, digits and hyphens.
+        title: the title.
+        caption: sentences on how to read it.
+        spec: the Vega-Lite spec with its data, without `config`.
     """
 
     name: str
@@ -85,10 +85,10 @@ PictureForm = Literal["png", "svg", "pdf"]
 
 
 def drawn(figure: Figure, form: PictureForm) -> bytes:
-    """A chart as a picture; nothing is fetched for it.
+    """Draw a chart, without access to the network.
 
     Raises:
-        MissingExtraError: what draws it is not installed.
+        MissingExtraError: vl-convert is not installed.
     """
     with extras_named(needed_for="pictures of charts"):
         import vl_convert  # noqa: PLC0415 -- an extra
@@ -101,19 +101,16 @@ def drawn(figure: Figure, form: PictureForm) -> bytes:
 
 
 def write_pictures(figures: Iterable[Figure], folder: Path, form: PictureForm) -> list[Path]:
-    """Write every chart into a folder, those with a choice as they are at first, and say which files these are.
+    """Write every chart into a folder, and return the files; a chart with a choice shows its first option.
 
     Raises:
-        RunError: they cannot be written.
+        RunError: a file cannot be written.
     """
-    written = []
-    for figure in figures:
-        place = folder / f"{figure.name}.{form}"
-        picture = drawn(figure, form)
+    pictures = {folder / f"{figure.name}.{form}": drawn(figure, form) for figure in figures}
+    for place, picture in pictures.items():
         with whole_file(place) as partial:
             partial.write_bytes(picture)
-        written.append(place)
-    return written
+    return list(pictures)
 
 
 # --- the parts of specs ---------------------------------------------------------------------------
@@ -125,25 +122,25 @@ Spec = dict[str, Any]
 
 
 def spec_of(values: Values, **rest: Any) -> Spec:
-    """A spec with its rows inside."""
+    """A spec with its data."""
     rows = [{name: plain(value) for name, value in row.items()} for row in values]
     return {"$schema": SCHEMA, "data": {"values": rows}, **rest}
 
 
 def plain(value: Any) -> Any:
-    """A value of a row: text fit to be shown, and no number that JSON does not have."""
+    """A value of a row as JSON: text is cleaned and shortened, and a number that is not finite is None."""
     if isinstance(value, str):
         return shorten(clean(value), _LONGEST)
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def in_order(names: Iterable[Any]) -> list[str]:
-    """Names as charts have them, each once."""
+    """The different names, as charts show them."""
     return [plain(name) for name in dict.fromkeys(names)]
 
 
 def named(field: str, title: str | None = None, **rest: Any) -> Spec:
-    """A channel for names; without a title it has none."""
+    """A channel for names."""
     return {"field": field, "type": "nominal", "title": title, **rest}
 
 
@@ -153,32 +150,20 @@ def amount(field: str, title: str, **rest: Any) -> Spec:
 
 
 def layer(mark: str, encoding: Mapping[str, Any], *, where: str | None = None, **style: Any) -> Spec:
-    """A mark and what it shows, of the rows for which an expression holds."""
+    """A layer with a mark, of the rows for which the expression `where` holds."""
     kept = {} if where is None else {"transform": [{"filter": where}]}
     return {**kept, "mark": {"type": mark, **style}, "encoding": encoding}
 
 
-def rate_of(estimate: Any) -> Spec:
-    """The fields of a row that such a point and its line read, of whatever has a value and its ends."""
-    return {"rate": estimate.value, "low": estimate.low, "high": estimate.high}
-
-
-def points_with_intervals(encoding: Mapping[str, Any], y: Spec, **of_point: Any) -> list[Spec]:
-    """Points at a field, and lines from `low` to `high`."""
-    ends = {**encoding, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
-    point = layer("point", {**encoding, "y": y, **of_point}, filled=True, size=60, opacity=1)
-    return [layer("rule", ends, strokeWidth=2), point]
-
-
 def choice(name: str, options: Sequence[str], label: str) -> Spec:
-    """The parts of a spec that show the rows of one option at a time, the first to begin with."""
+    """The parts of a spec that show the rows of one option at a time, beginning with the first."""
     bind = {"bind": {"input": "select", "options": [*options], "name": f"{label} "}} if len(options) > 1 else {}
     first = options[0] if options else ""
     return {"params": [{"name": name, "value": first, **bind}], "transform": [{"filter": f"datum.{name} === {name}"}]}
 
 
 def tooltip(**fields: str) -> list[Spec]:
-    """Fields with what they are called; a format stands behind a colon."""
+    """A tooltip of fields with their labels; a format may follow a label after a colon."""
     shown = []
     for name, label in fields.items():
         title, _, form = label.rpartition(":") if ":" in label else (label, "", "")
@@ -188,7 +173,7 @@ def tooltip(**fields: str) -> list[Spec]:
 
 
 def by_model(models: Collection[str], layers: Sequence[Spec], values: Values) -> Spec:
-    """One chart, or one beside the other for several models."""
+    """One chart, or charts side by side for several models."""
     if len(models) == 1:
         return spec_of(values, width=WIDE, height=300, layer=layers)
     facet = named("model", sort=[plain(model) for model in models])
@@ -196,7 +181,7 @@ def by_model(models: Collection[str], layers: Sequence[Spec], values: Values) ->
 
 
 def marked(axis: str, place: float, text: str) -> list[Spec]:
-    """A dotted line across the chart, and what it stands for."""
+    """A dotted line across the chart, with a label."""
     at = {axis: {"datum": place, "type": "quantitative"}}
     other = {"y": {"value": 8}} if axis == "x" else {"x": {"value": "width"}}
     turned: Spec = {"dx": -5} if axis == "x" else {"dx": -4, "dy": -6}
@@ -211,18 +196,18 @@ def marked(axis: str, place: float, text: str) -> list[Spec]:
 
 
 def width_of(scheme: Scheme) -> str:
-    """The bits of a scheme as a spec spells them: W4, W3.5, W4A8."""
+    """The bits of a scheme as specs have them: W4, W3.5, W4A8."""
     return "fp" if scheme.full_precision else str(scheme).partition("-")[0]
 
 
 def method_of(scheme: Scheme, *, granularity: bool = False) -> str:
-    """The quantizer of a scheme and all else but its bits, what is usual left out."""
+    """A scheme without its bits and the default group size."""
     _, _, rest = str(scheme).partition("+" if scheme.full_precision else "-")
     return rest if granularity else rest.replace(f"g{DEFAULT_GROUP_SIZE}-", "", 1)
 
 
 def short(scheme: Scheme) -> str:
-    """A scheme without the usual group size."""
+    """A scheme without the default group size."""
     return str(scheme) if scheme.full_precision else f"{width_of(scheme)}-{method_of(scheme)}"
 
 
@@ -232,7 +217,7 @@ _BINS_PER_DECADE = 6
 
 
 def separation_histogram(group: Sequence[Evidence]) -> Figure:
-    """Chart how many inputs have which separation, and which of them changed; pooled over runs."""
+    """Chart a histogram of the separation, split by whether the top-1 changed; runs are pooled."""
     ratios = np.concatenate([separation_ratio(evidence) for evidence in group])
     changed = np.concatenate([flips(evidence) for evidence in group])[~np.isnan(ratios)]
     ratios = ratios[~np.isnan(ratios)]
@@ -240,7 +225,7 @@ def separation_histogram(group: Sequence[Evidence]) -> Figure:
     low, high = (floor(log10(inside.min())), ceil(log10(inside.max()) + 1e-9)) if len(inside) else (-2, 1)
     low, high = max(low, -5), max(min(high, 4), low + 1)
     edges = np.linspace(low, high, (high - low) * _BINS_PER_DECADE + 1)
-    # what is 0 or beyond the chart stands at its ends
+    # values beyond the chart count in its first or last bin
     with np.errstate(divide="ignore"):
         places = np.clip(np.searchsorted(edges, np.log10(ratios), side="right") - 1, 0, len(edges) - 2)
     values = []
@@ -262,10 +247,10 @@ def separation_histogram(group: Sequence[Evidence]) -> Figure:
     line, _ = marked("x", 1, "")
     return Figure(
         name="separation",
-        title="How far first answers lead",
-        caption="The separation is the lead of the first answer over the second, in units of twice the largest score "
-        f"change. At 1 or more (dotted line) the first answer cannot change: here {int((ratios >= 1).sum()):,} of "
-        f"{len(ratios):,} inputs. What lies beyond the chart is counted at its ends.",
+        title="Separation of the first answers",
+        caption="The separation is the gap between the first two answers, in units of twice the largest score change. "
+        f"At 1 or more (dotted line) the top-1 cannot change: here {int((ratios >= 1).sum()):,} of {len(ratios):,} "
+        "inputs. Values beyond the chart are counted at its ends.",
         spec=spec_of(
             [row for row in values if row["n"]], width=WIDE, height=240, layer=[layer("rect", encoding), line]
         ),

@@ -1,8 +1,7 @@
-"""A report as one HTML file that needs nothing else: no network, no other file, and a browser runs only our scripts.
+"""A report as one HTML file that needs no network and no other file, and in which a browser runs our scripts alone.
 
-All that is shown stands in the page as JSON. A script puts it into the document as text (`textContent`), never as
-markup, and the page's policy (CSP) lets nothing run but what has the digest that is written in it. So a text of a
-corpus is shown, whatever is in it.
+The content is in the page as JSON. A script puts it into the document as text (`textContent`), never as markup, and the
+page's policy (CSP) allows only scripts with the digests that it lists. So any text of a corpus is safe to show.
 """
 
 import base64
@@ -10,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -24,15 +23,15 @@ from quantdrift.runs.verdict import Tone
 from quantdrift.show.tables import Grid
 
 LARGEST = 10_000_000
-"""Bytes of a page that still opens at once, and that a mail takes."""
+"""Bytes of a page at most: it opens at once, and can be sent by mail."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _UNSAFE = re.compile("[<>&\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""What could end a script, or cannot be written as UTF-8."""
+"""Characters that could end a script, or have no UTF-8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A number of the first screen: what it is, how large, and its interval or whatever belongs beside it."""
+    """A number of the first screen, with its interval or another note."""
 
     label: str
     value: str
@@ -41,7 +40,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Something to do, in a sentence, and the command that does it."""
+    """Advice in a sentence, and the command that does it."""
 
     text: str
     command: str = ""
@@ -52,14 +51,14 @@ class Section:
     """A part of a page below the first screen.
 
     Attributes:
-        name: lower-case letters, digits and hyphens; the link to it is #NAME.
-        title: its heading.
+        name: lower-case letters, digits and hyphens; the link to the section is #NAME.
+        title: the heading.
         about: sentences below the heading.
         figures: charts, side by side where there is room.
         grids: tables.
-        changed: the inputs that changed, as `quantdrift.report.changed.changes_of` has them.
+        changed: the changed inputs, as `quantdrift.report.changes.changes_of` returns them.
         folded: whether it is closed at first; a link opens it.
-        parts: sections of which one is shown at a time, the one that a link names; many of them cost little.
+        parts: sections of which the page shows only the one that a link names.
     """
 
     name: str
@@ -74,20 +73,21 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """All that a report shows; every text may be hostile.
+    """The content of a report; every text may be hostile.
 
     Attributes:
-        kind: what it is of.
-        title: what was measured, on what.
-        about: how much data, in a few words.
+        kind: a run or a study.
+        title: the pair and its data.
+        about: the size of the data, in a few words.
         word: the verdict in a word or two.
-        tone: whether that is good.
+        tone: whether the verdict is good.
         verdict: the verdict as a sentence.
-        words: how bad it is, one sentence each.
-        warnings: what to know before these figures are trusted.
-        numbers: of the first screen.
-        steps: what to do.
-        sections: the rest, in order.
+        words: further sentences on how bad it is.
+        warnings: sentences to read before the numbers are trusted.
+        numbers: the numbers of the first screen.
+        steps: advice.
+        sections: the sections below the first screen, in order.
+        worst: the worst changed inputs as a table, which Markdown shows in place of the section "changed".
     """
 
     kind: Literal["run", "study"]
@@ -101,14 +101,15 @@ class Page:
     numbers: Sequence[Number] = ()
     steps: Sequence[Step] = ()
     sections: Sequence[Section] = ()
+    worst: Grid | None = None
 
 
 def render(page: Page) -> str:
     """The page as HTML.
 
     Raises:
-        MissingExtraError: it has charts, and what draws them is not installed.
-        QuantDriftError: it would be larger than a browser opens at once.
+        MissingExtraError: the page has charts, and the package that draws them is not installed.
+        QuantDriftError: the page would have more than LARGEST bytes.
     """
     charts = any(section.figures for section in page.sections)
     style, scripts = _asset("page.css"), [_asset("page.js"), *([_chart_library()] if charts else [])]
@@ -117,29 +118,29 @@ def render(page: Page) -> str:
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     markup = "".join(f"<script>{script}</script>\n" for script in scripts)
-    content = {**_content(page), "themes": {"light": theme(False), "dark": theme(True)}, "version": __version__}
+    themes = {"light": theme(False), "dark": theme(True)}
+    content = {**_content(replace(page, worst=None)), "themes": themes, "version": __version__}
     html = _asset("page.html").format(policy=policy, style=style, data=_json_text(content), scripts=markup)
     if (size := len(html.encode())) > LARGEST:
         raise QuantDriftError(
-            f"the report would have {size:,} bytes, and browsers open up to {LARGEST:,} at once; expected fewer "
-            "inputs, or texts that are shorter"
+            f"the report would have {size:,} bytes, more than {LARGEST:,}; expected fewer inputs, or shorter texts"
         )
     return html
 
 
 def _json_text(value: Any) -> str:
-    """A part of a page's content as JSON that ends no script."""
+    """A value as JSON that is safe inside a script."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _UNSAFE.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 def json_size(value: Any) -> int:
-    """Return the bytes of a page that a value takes."""
+    """Return the bytes that a value takes in a page."""
     return len(_json_text(value).encode())
 
 
 def _content(value: Any) -> Any:
-    """A part of a page as JSON values, with every text on one line and nothing hidden in it, whatever holds it."""
+    """A part of a page as JSON values; every text is on one line, without invisible characters."""
     if isinstance(value, Section | Figure) and not _NAME.fullmatch(value.name):
         raise ValueError(f"expected a name of lower-case letters, digits and hyphens; got {value.name!r}")
     if isinstance(value, Grid):
@@ -165,7 +166,7 @@ def _digest(text: str) -> str:
 
 @cache
 def _chart_library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script; it takes seconds to put together."""
+    """Vega, Vega-Lite and Vega-Embed as one script, which takes seconds to bundle."""
     with extras_named(needed_for="a report with charts"):
         import vl_convert  # noqa: PLC0415 -- an extra
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")

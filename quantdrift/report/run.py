@@ -1,4 +1,4 @@
-"""The page of a run: what changed, how bad it is and what to do; how close answers were; every changed input."""
+"""The page of a run: the verdict with what to do, every changed input, the gaps, and the metrics."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -6,6 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from quantdrift.base.text import counted
 from quantdrift.compare.buckets import breakdown, range_words
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts, read_texts
@@ -19,6 +20,7 @@ from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, signature
 from quantdrift.runs.verdict import Verdict, verdict
+from quantdrift.show.changes import changed_columns
 from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, table
 
 _CALLED = {
@@ -29,25 +31,27 @@ _CALLED = {
     "gold_lost@1": "right answers lost",
     "at_risk": "at risk",
 }
-"""What people who never saw a metric's name read on the first screen."""
-_TOLD = {
+"""Metrics of the first screen, with names for people who do not know the metrics."""
+_NOTES = {
     "noise_floor": "what full precision changes when it is run twice",
-    "at_risk": "the lead is less than this quantization can move",
+    "at_risk": "the gap is smaller than this quantization can move scores",
 }
+WORST = 10
+"""Changed inputs of the table for Markdown."""
 
 
 def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: int = 1) -> Page:
     """The page of a run.
 
     Args:
-        run: a finished run, of whatever kind.
-        data: the folder that it was made of, for texts; where it was if not given.
-        task: a built-in task in its place.
+        run: a finished run of any kind.
+        data: the folder of its data, for texts; by default where it was when the run was made.
+        task: a built-in task in place of a folder.
         k: an input has changed if the set of its first k answers did.
 
     Raises:
         RunError: the evidence is damaged, or fewer ranks are stored.
-        DataError: the data that are named are others.
+        DataError: `data` or `task` is not the data of the run.
     """
     record, evidence = run.record, run.evidence()
     judged, classes = verdict(record), classifies(record)
@@ -56,9 +60,10 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
     what = f"set of first {k} answers" if k > 1 else "class" if classes else "top-1"
     reference, _, candidate = str(record["spec"]).partition(" vs ")
     arms = (reference, candidate) if candidate else ("full precision", reference.rpartition("@")[2])
+    title = counted(len(changed), "changed input")
     listed = Section(
         name="changed",
-        title=f"{len(changed):,} changed inputs" if len(changed) != 1 else "1 changed input",
+        title=title,
         about=[f"Inputs with another {what}. Harmful changes come first, and among them the largest gap."],
         changed=changes_of(
             changed, arms=arms, right="the right class" if classes else "relevant", texts=texts, evidence=evidence
@@ -67,22 +72,29 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
     return Page(
         kind="run",
         title=f"{record['spec']} on {record['data']['name']}",
-        about=" ".join(_told(lambda record: [words.data_line(record)], record)),
+        about=" ".join(_lines(lambda record: [words.data_line(record)], record)),
         word=judged.word,
         tone=judged.tone,
         verdict=judged.sentences[0],
-        words=[*judged.sentences[1:], *_told(words.findings, record)],
+        words=[*judged.sentences[1:], *_lines(words.findings, record)],
         warnings=record["data"].get("warnings") or (),
         numbers=list(_numbers(record)),
         steps=list(_steps(run, judged)),
         sections=[*([listed] if changed else []), _closeness(evidence), *_tables(record), _facts(run)],
+        worst=table(
+            changed_columns(texts, exact=evidence.exact),
+            changed[:WORST],
+            title=f"{min(WORST, len(changed))} of {title}, the worst first",
+        )
+        if changed
+        else None,
     )
 
 
-def _told(say: Callable[[Mapping[str, Any]], Iterable[str]], record: Mapping[str, Any]) -> list[str]:
-    """Sentences on a record; none where it lacks what they are of, as one of another program may."""
+def _lines(lines_of: Callable[[Mapping[str, Any]], Iterable[str]], record: Mapping[str, Any]) -> list[str]:
+    """Sentences on a record; none if the record of another program lacks their facts."""
     try:
-        return list(say(record))
+        return list(lines_of(record))
     except (KeyError, TypeError, ValueError, AttributeError):
         return []
 
@@ -93,7 +105,7 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[Number]:
         if name in estimates and has_value(estimates[name]):
             metric = parse_metric(name)
             value, interval = show(metric, estimates[name]), show_interval(metric, estimates[name])
-            note = _TOLD.get(name, "95 %: " + interval.replace(" %", "") if interval else "")
+            note = _NOTES.get(name, "95 %: " + interval.replace(" %", "") if interval else "")
             yield Number(label=label, value=value, note=note)
     bits = (record.get("bits_per_weight") or {}).get("linear_with_scales")
     if bits is not None:
@@ -101,36 +113,33 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[Number]:
 
 
 def _steps(run: Run, judged: Verdict) -> Iterator[Step]:
-    """Yield what the verdict advises, then the commands that help, and only those that take this run."""
+    """Yield the advice of the verdict, then further commands that take this run."""
     record, place = run.record, shlex.quote(str(run.path))
     if judged.next:
         yield Step(text=judged.next, command=judged.command)
     if judged.tone in {"warn", "bad"}:
         yield Step(text="Find the answers that can be trusted, without labels.", command=f"quantdrift certify {place}")
         if classifies(record):
-            yield Step(
-                text="See what it brings to send unsure inputs to full precision.", command=f"quantdrift route {place}"
-            )
-    if not record["data"].get("limit"):  # of a quick try there is no baseline
-        yield Step(
-            text="Let CI say when it gets worse: write the baseline now, and commit it.",
-            command=f"quantdrift gate {place} --update",
-        )
+            text = "See what it brings to send unsure inputs to full precision."
+            yield Step(text=text, command=f"quantdrift route {place}")
+    if not record["data"].get("limit"):  # a quick try cannot be a baseline
+        text = "Let CI notice when it gets worse: write the baseline now, and commit it."
+        yield Step(text=text, command=f"quantdrift gate {place} --update")
 
 
-# --- how close answers were -------------------------------------------------------------------
+# --- gap and separation -----------------------------------------------------------------------
 
 
 def _closeness(evidence: Evidence) -> Section:
-    """The histogram of the separation, and the rates in its buckets; by the gap where lists were cut short."""
+    """The histogram of the separation, and change rates in its buckets; by the gap where lists were cut short."""
     by = parse_metric("separation" if evidence.exact else "gap")
     metrics = [parse_metric(name) for name in ("flip@1", "harm", "benefit")]
     about = [
         "The separation is the reference's gap between its first two answers in units of twice epsilon, the largest "
         "change of any score. From 1 on the first answer cannot change."
         if evidence.exact
-        else "The lists were cut short, so the separation is not known; the gap is the reference's lead over its "
-        "second answer."
+        else "The lists were cut short, so the separation is not known. The gap is the difference of the reference's "
+        "first two scores."
     ]
     try:
         buckets = [bucket for bucket in breakdown([evidence], by=by, metrics=metrics) if bucket.n]
@@ -152,7 +161,7 @@ def _closeness(evidence: Evidence) -> Section:
 
 
 def _tables(record: Mapping[str, Any]) -> Iterator[Section]:
-    """The first metrics with what they say, and all of them."""
+    """The headline metrics with their meanings, and all metrics."""
     if first := words.headlines(record):
         grid = metric_grid(first)
         yield Section(name="metrics", title="Metrics", grids=[grid.on_terminal or grid])
@@ -161,7 +170,7 @@ def _tables(record: Mapping[str, Any]) -> Iterator[Section]:
 
 
 def _facts(run: Run) -> Section:
-    """The facts of a run: what was measured, how, and with which versions."""
+    """The model, data, settings and versions of a run."""
     record = run.record
 
     def part(label: str, name: str) -> Iterator[tuple[str, str]]:
@@ -175,8 +184,8 @@ def _facts(run: Run) -> Section:
         ("spec", str(record["spec"])),
         ("signature", signature(record)),
         *part("model", "model"),
-        *(("weights", line) for line in _told(lambda record: [words.weights_line(record)], record) if line),
-        *(("candidate", line) for line in _told(words.candidate_lines, record)),
+        *(("weights", line) for line in _lines(lambda record: [words.weights_line(record)], record) if line),
+        *(("candidate", line) for line in _lines(words.candidate_lines, record)),
         *part("data", "data"),
         *part("setting", "settings"),
         *part("version", "versions"),

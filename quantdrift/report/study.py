@@ -1,4 +1,4 @@
-"""The page of a study: which schemes are safe and which are not, the map of all runs, and every run behind it."""
+"""The page of a study: which schemes are safe, a map of all runs, and every run."""
 
 import shlex
 from collections import Counter
@@ -25,17 +25,17 @@ from quantdrift.study.folder import StudyFolder
 from quantdrift.study.results import Result, metrics_of
 
 WORST = 5
-"""Changed inputs that are listed of every run."""
+"""Changed inputs that are listed for each run."""
 _CELL_METRICS = (
     "flip@1", "noise_floor", "gold_lost@1", "change.ndcg@10", "change.accuracy", "separation", "at_risk",
 )  # fmt: skip
 _TONES: tuple[Tone, ...] = ("bad", "plain", "warn", "good")
-"""From the worst on: what a scheme is called by is its worst run."""
+"""Tones, the worst first; a scheme has the tone of its worst run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """A finished run as the page shows it."""
+    """A finished run with its tone and its section."""
 
     result: Result
     run: Run
@@ -44,7 +44,7 @@ class _Seen:
 
     @property
     def scheme(self) -> str:
-        """Its scheme as charts name it."""
+        """The scheme as charts name it."""
         return figures.short(self.result.parsed)
 
 
@@ -71,6 +71,7 @@ def page_of(folder: StudyFolder) -> Page:
     models = dict.fromkeys(cell.model for cell in folder.cells)
     data = dict.fromkeys(cell.data.called for cell in folder.cells)
     n_safe = sum(tone == "good" for tone in schemes.values())
+    counts = Counter(result.state for result in missing)
     tone: Tone = "good" if n_safe == len(schemes) else "bad" if {*schemes.values()} == {"bad"} else "warn"
     return Page(
         kind="study",
@@ -80,18 +81,21 @@ def page_of(folder: StudyFolder) -> Page:
         tone=tone if seen else "plain",
         verdict=_verdict(schemes),
         words=list(_words(schemes, seen)),
-        warnings=list(_missing_words(missing)),
+        warnings=[
+            f"{counted(n, 'run')} of the study {'is' if n == 1 else 'are'} {state}" for state, n in counts.items()
+        ],
         numbers=list(_numbers(results, seen)),
-        steps=list(_steps(folder.path, missing, seen, len(data))),
+        steps=list(_steps(folder.path, missing, len(data))),
         sections=[
             Section(
                 name="map",
                 title="Every run at a glance",
-                about=["Choose a square to see the run below."],
+                about=["Select a square to see its run below."],
                 figures=[heat_map(results, {name: f"#{link}" for name, link in links.items()})],
             ),
-            Section(name="run", title="The run chosen", parts=[run.part for run in seen]),
-            *(_charts(results) if seen else []),
+            Section(name="run", title="The selected run", parts=[run.part for run in seen]),
+            *([Section(name="rates", title="Quantizers and widths", figures=[change_rates(results)])] if seen else []),
+            *([Section(name="bits", title="Bits against damage", figures=[pareto(results)])] if seen else []),
             _table(results, links),
             *([_missing(folder, missing)] if missing else []),
         ],
@@ -99,7 +103,7 @@ def page_of(folder: StudyFolder) -> Page:
 
 
 def _texts(run: Run, read: dict[object, Texts]) -> Texts:
-    """The texts of a run, read once for each corpus."""
+    """The texts of a run; each corpus is read once."""
     data = run.record["data"]
     key = (data.get("name"), data.get("path"), data.get("fingerprint"), data.get("split"))
     if key not in read:
@@ -125,7 +129,7 @@ def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts)
         changed_columns(texts, exact=evidence.exact),
         changed[:WORST],
         title="Changed inputs, the worst first",
-        lines=[f"{more}All of them, with both rankings: quantdrift report {shlex.quote(str(run.path))}"],
+        lines=[f"{more}All, with both rankings: quantdrift report {shlex.quote(str(run.path))}"],
     )
     part = Section(
         name=link,
@@ -140,7 +144,7 @@ def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts)
 
 
 def _tones(seen: Sequence[_Seen]) -> dict[str, Tone]:
-    """Every scheme by its worst run, those of most bits first."""
+    """The tone of each scheme, which is that of its worst run; most bits first."""
     tones: dict[str, Tone] = {}
     for run in sorted(seen, key=lambda run: by_width(run.result)):
         tones[run.scheme] = min(tones.get(run.scheme, "good"), run.tone, key=_TONES.index)
@@ -154,18 +158,18 @@ def _verdict(schemes: Mapping[str, Tone]) -> str:
     if {*schemes.values()} == {"good"}:
         return "Every scheme is safe, on every model and corpus."
     if not worse:
-        return "Answers change or it is open; no scheme is shown to lose right answers or quality."
+        return "No scheme is shown to lose right answers or quality, but not every one is shown to be safe."
     lose = f"lose{'s' if worse == 1 else ''} right answers or quality somewhere"
     return f"{counted(worse, 'scheme')} of {len(schemes)} {lose}."
 
 
 def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
-    """Say which schemes are safe, which not, and by how much."""
+    """Name the schemes of each tone, with the range of their change rates."""
     heads: Mapping[Tone, str] = {
-        "good": "Safe, by every run",
-        "warn": "Answers change, and no loss beyond the tolerance is shown",
-        "plain": "Open, or without a verdict, in at least one run",
-        "bad": "Right answers or quality are lost, in at least one run",
+        "good": "Safe in every run",
+        "warn": "Answers change, but no loss beyond the tolerance is shown",
+        "plain": "Open or without a verdict in at least one run",
+        "bad": "Right answers or quality are lost in at least one run",
     }
     for tone, head in heads.items():
         names = []
@@ -177,51 +181,30 @@ def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
         if names:
             yield f"{head}: {some(names, 20)}."
     if seen:
-        yield "In brackets: the share of first answers that changed, over models and corpora."
+        yield "In brackets: the range of top-1 change rates over models and corpora."
 
 
 def _numbers(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Number]:
     yield Number(label="runs", value=f"{len(seen):,}", note=f"of {len(results):,} in the study")
     if floors := [rate for result in results if (rate := value_of(result, "noise_floor")) is not None]:
-        note = "most that full precision changes when it is run twice"
+        note = "the most that full precision changes when it is run twice"
         yield Number(label="noise floor", value=percent(max(floors)), note=note)
     if seen:
         lost = sum(run.tone == "bad" for run in seen)
         yield Number(label="runs that lose right answers", value=f"{lost:,}", note=f"of {len(seen):,}")
 
 
-def _steps(path: Path, missing: Sequence[Result], seen: Sequence[_Seen], n_data: int) -> Iterator[Step]:
+def _steps(path: Path, missing: Sequence[Result], n_data: int) -> Iterator[Step]:
     if any(result.state == "failed" for result in missing):
-        yield Step(
-            text="Try the failed runs again, with the study's own file.", command="quantdrift study retry STUDY.yaml"
-        )
+        yield Step(text="Try the failed runs again.", command="quantdrift study retry STUDY.yaml")
     if n_data > 1:
         yield Step(
             text="Compare every scheme with the first one over all corpora.",
             command=f"quantdrift study results {shlex.quote(str(path))} --pooled flip@1",
         )
-    if seen and all(run.tone != "good" for run in seen):
-        least = min(seen, key=lambda run: run.result.metrics["flip@1"].value or 0.0)
-        judged = verdict(least.run.record)
-        if judged.next:
-            yield Step(text=f"Of {_name(least.result)}, which changes fewest: {judged.next}", command=judged.command)
 
 
-def _missing_words(missing: Sequence[Result]) -> Iterator[str]:
-    for state, n in Counter(result.state for result in missing).items():
-        names = [f"{result.cell.spec} on {result.cell.data.called}" for result in missing if result.state == state]
-        yield f"{counted(n, 'run')} of the study {'is' if n == 1 else 'are'} {state}: {some(names)}."
-
-
-# --- below ----------------------------------------------------------------------------------------
-
-
-def _charts(results: Sequence[Result]) -> list[Section]:
-    return [
-        Section(name="rates", title="Quantizers and widths", figures=[change_rates(results)]),
-        Section(name="bits", title="Bits against damage", figures=[pareto(results)]),
-    ]
-
+# --- tables ---------------------------------------------------------------------------------------
 
 _NAMES = (Column("run", _name), Column("data", "cell.data.called", kind="words"))
 
@@ -236,7 +219,7 @@ def _table(results: Sequence[Result], links: Mapping[str, str]) -> Section:
         *metric_columns(map(parse_metric, names), lambda result: {**others, **result.metrics}),
     ]
     grid = table(columns, done, links=[links[result.cell.name] for result in done])
-    about = ["With 95 % intervals. A click on a head sorts; the same numbers as of quantdrift study results."]
+    about = ["With 95 % intervals, as in quantdrift study results. Click on a column head to sort."]
     return Section(name="results", title="Results", about=about, grids=[grid])
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
 from math import isfinite, log10, sqrt
 from statistics import fmean
 from typing import Any
@@ -15,16 +14,16 @@ from quantdrift.scheme import FULL_BITS, Scheme
 from quantdrift.study.results import Result
 
 _MAP = 860
-"""Pixels that the squares of a row of the map may take."""
+"""Width of the map in pixels at most."""
 
 
 def by_width(result: Result) -> tuple[float, float]:
-    """The key that sorts results with most bits first."""
+    """Sorting key: most bits first."""
     return -result.parsed.weight_bits, result.parsed.activation_bits or FULL_BITS
 
 
 def value_of(result: Result, metric: str) -> float | None:
-    """A metric of a cell; None where the cell is not measured, or the metric undefined."""
+    """A metric of a cell; None if the cell is not measured, or the metric undefined."""
     estimate = result.metrics.get(metric)
     return None if estimate is None else estimate.value
 
@@ -36,11 +35,11 @@ HEATS: Mapping[str, tuple[str, Callable[[float], float]]] = {
     "change.accuracy": ("change of accuracy, points", lambda value: sqrt(max(0.0, -value))),
     "separation": ("median separation", lambda value: -log10(max(value, 1e-9)) / 2.5),
 }
-"""Metric to what the heat map calls it, and how dark a value is: below 0 and above 1 it is cut."""
+"""Metric to its title in the heat map, and to the shade of a value, which is clipped to 0 to 1."""
 
 
 def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> figures.Figure:
-    """Models x schemes, one metric at a time; cells that were not measured say why."""
+    """Chart models x schemes, one metric at a time; a cell that was not measured shows its state."""
     models, corpora = {result.cell.model for result in results}, {result.cell.data.called for result in results}
     names = [name for name in HEATS if any(value_of(result, name) is not None for result in results)] or ["flip@1"]
     values: list[dict[str, Any]] = []
@@ -80,25 +79,25 @@ def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> figures.Fig
     return figures.Figure(
         name="heat-map",
         title="Damage by model and scheme",
-        caption="Each square is one run; the stronger its colour, the more damage. Schemes with more bits stand on the "
-        "left. A separation of 1 or more means that the typical first answer cannot change. A word in place of a "
-        "number says that the run is not there.",
+        caption="Each square is one run; the stronger its colour, the more damage. Schemes with more bits are on the "
+        "left. A separation of 1 or more means that the typical top-1 cannot change. A word instead of a number is the "
+        "state of a run that is not finished.",
         spec=spec,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Averaged:
-    """A metric of one scheme of one model, over the corpora of a study.
+    """A metric of one scheme of one model, averaged over the corpora of a study.
 
     Attributes:
-        model: as the study calls it.
-        scheme: of the candidate.
+        model: name of the model in the study.
+        scheme: the scheme.
         value: mean over corpora.
-        low: of one corpus the 95 % interval's; of several the mean minus its standard error, as in the paper.
-        high: likewise.
-        n: how many runs.
-        bits: mean bits per weight, scales counted; None where that is not known.
+        low: lower end of the 95 % interval if there is one run; otherwise the mean minus its standard error.
+        high: the upper end, or the mean plus its standard error.
+        n: number of runs.
+        bits: mean bits per weight, scales counted; None if unknown.
     """
 
     model: str
@@ -111,7 +110,7 @@ class Averaged:
 
 
 def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
-    """Every scheme of every model over the corpora of one kind; other seeds of a scheme count as more runs."""
+    """Average a metric for each scheme of each model; the seeds of a scheme count as further runs."""
     groups: dict[tuple[str, Scheme], list[Result]] = {}
     for result in results:
         if (value := value_of(result, metric)) is not None and isfinite(value):
@@ -137,16 +136,16 @@ def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
     return averages
 
 
-_HOW = {False: "Bars are 95 % intervals.", True: "Points are means over the corpora, bars their standard errors."}
+_BARS = {False: "Bars are 95 % intervals.", True: "Points are means over the corpora, bars their standard errors."}
 _ENDS = {"rate": "changed:.1%", "low": "from:.1%", "high": "to:.1%"}
 
 
 def _row(rate: Averaged) -> dict[str, Any]:
-    return {"model": rate.model, **figures.rate_of(rate)}
+    return {"model": rate.model, "rate": rate.value, "low": rate.low, "high": rate.high}
 
 
 def change_rates(results: Sequence[Result]) -> figures.Figure:
-    """Top-1 change rate by quantizer and width, with intervals and the noise floor."""
+    """Chart the top-1 change rate by quantizer and width, with intervals and the noise floor."""
     rates = [rate for rate in averaged(results, "flip@1") if rate.scheme.criterion is None]
     many = len({rate.scheme.group_size for rate in rates}) > 1
     values = [
@@ -159,13 +158,16 @@ def change_rates(results: Sequence[Result]) -> figures.Figure:
         for rate in sorted(rates, key=lambda rate: -rate.scheme.weight_bits)
     ]
     methods = figures.in_order(row["method"] for row in values)
-    shared = {
+    shared: dict[str, Any] = {
         "x": figures.named("width", sort=figures.in_order(row["width"] for row in values), axis={"labelAngle": 0}),
         "xOffset": {"field": "method", "sort": methods},
         "color": figures.named("method", "quantizer", sort=methods),
         "tooltip": figures.tooltip(model="model", width="bits", method="quantizer", **_ENDS, n="runs:d"),
     }
-    layers = figures.points_with_intervals(shared, figures.amount("rate", "top-1 changes", axis=figures.PERCENT))
+    y = figures.amount("rate", "top-1 changes", axis=figures.PERCENT)
+    ends = {**shared, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    point = figures.layer("point", {**shared, "y": y}, filled=True, size=60, opacity=1)
+    layers = [figures.layer("rule", ends, strokeWidth=2), point]
     floor, floors = "", [value for result in results if (value := value_of(result, "noise_floor")) is not None]
     if floors:
         floor = f" The reference against itself changes {100 * max(floors):.1f} % at most (the noise floor)."
@@ -173,13 +175,13 @@ def change_rates(results: Sequence[Result]) -> figures.Figure:
     return figures.Figure(
         name="change-rates",
         title="Top-1 changes by quantizer and width",
-        caption=f"{_HOW[any(rate.n > 1 for rate in rates)]} Lower is better.{floor}",
+        caption=f"{_BARS[any(rate.n > 1 for rate in rates)]} Lower is better.{floor}",
         spec=figures.by_model(figures.in_order(rate.model for rate in rates), layers, values),
     )
 
 
 def pareto(results: Sequence[Result]) -> figures.Figure:
-    """Bits per weight against top-1 changes; what nothing beats is joined, and allocations have another mark."""
+    """Chart bits per weight against top-1 changes; a line joins the best schemes, and allocations have another mark."""
     known = [(rate, rate.bits) for rate in averaged(results, "flip@1") if rate.bits is not None]
     rates = sorted(known, key=lambda pair: pair[1])
     kinds = ["one width", "widths chosen per layer"]
@@ -199,9 +201,6 @@ def pareto(results: Sequence[Result]) -> figures.Figure:
         }
         for rate, bits in rates
     ]
-    best: list[dict[str, Any]] = [row for row in values if row["best"]]
-    for row, height in zip(best, cycle((-8, 12))):  # names above and below their points by turns, so that fewer meet
-        row["label"] = height
     place = {
         "x": figures.amount(
             "bits",
@@ -222,16 +221,13 @@ def pareto(results: Sequence[Result]) -> figures.Figure:
     layers = [
         figures.layer("line", {**place, "order": {"field": "bits"}}, where="datum.best", style="guide"),
         figures.layer("point", points, filled=True, size=70),
-        *(
-            figures.layer("text", names, where=f"datum.label === {dy}", style="guide-label", align="left", dx=7, dy=dy)
-            for dy in sorted({row["label"] for row in best})
-        ),
+        figures.layer("text", names, where="datum.best", style="guide-label", align="left", dx=7, dy=-8),
     ]
     mean = ", mean over the corpora" if any(rate.n > 1 for rate, _ in rates) else ""
     return figures.Figure(
         name="pareto",
-        title="What bits buy",
+        title="Bits against top-1 changes",
         caption=f"Each point is a scheme: its bits per weight, and the top-1 changes{mean}. Left and low is best. The "
-        "line joins the schemes that no other one beats in both; the others are pale.",
+        "line joins the schemes that no other beats in both; the others are pale.",
         spec=figures.by_model(figures.in_order(rate.model for rate, _ in rates), layers, values),
     )

@@ -61,24 +61,6 @@ class Changed:
     separation: Amount | None = None
 
 
-class Changes(list[Changed]):
-    """The inputs that changed, the worst first; an empty one says that nothing did, and asked for its first too."""
-
-    def __init__(self, changed: Iterable[Changed], *, n_inputs: int, k: int) -> None:
-        super().__init__(changed)
-        what = "top-1" if k == 1 else f"set of first {k}"
-        self.told = f"nothing changed: none of {n_inputs:,} inputs has another {what}"
-
-    def __repr__(self) -> str:
-        return super().__repr__() if self else f"[] ({self.told})"
-
-    def __getitem__(self, place: Any) -> Any:
-        """A changed input, or a slice of them."""
-        if not self and not isinstance(place, slice):
-            raise IndexError(self.told)
-        return super().__getitem__(place)
-
-
 def changed_inputs(evidence: Evidence, k: int = 1) -> list[Changed]:
     """The inputs whose first k changed: relevant items lost first, and the largest leads first."""
     if k > evidence.depth and evidence.cut_short:

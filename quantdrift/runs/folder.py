@@ -37,7 +37,7 @@ from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
-from quantdrift.runs.changes import Changes, changed_inputs, frame_of
+from quantdrift.runs.changes import Changed, changed_inputs, frame_of
 from quantdrift.runs.identity import Identity, signature
 from quantdrift.runs.verdict import Verdict, verdict
 from quantdrift.statistics.estimates import Estimate
@@ -171,20 +171,16 @@ class Run:
         """
         return verdict(self.record)
 
-    def changed(self, k: int = 1) -> Changes:
+    def changed(self, k: int = 1) -> list[Changed]:
         """The inputs whose top-1 changed: relevant ones lost first, then the largest gaps.
 
         Args:
             k: how many of the first ranks are looked at, as a set.
 
-        Returns:
-            A list; where nothing changed it is empty, and says so when it is shown or asked for its first.
-
         Raises:
             RunError: fewer ranks are stored.
         """
-        evidence = self.evidence()
-        return Changes(changed_inputs(evidence, k), n_inputs=evidence.n_inputs, k=k)
+        return changed_inputs(self.evidence(), k)
 
     def to_pandas(self, metrics: Iterable[str] = ()) -> pd.DataFrame:
         """One row per input, as a data frame of pandas.

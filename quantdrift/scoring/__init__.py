@@ -1,1 +1,1 @@
-"""Scoring: one pass over tiles of two arms' embeddings gives what evidence is made of."""
+"""Scoring: one pass over tiles of both arms' embeddings gives the state that evidence is made of."""

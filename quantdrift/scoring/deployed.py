@@ -1,8 +1,8 @@
 """The candidate as it is deployed: embeddings at a precision, and an approximate index in front of them.
 
-The reference is always searched exactly in float32. Of the candidate three things are told apart: the score of every
-document by what is stored (the codes), the ranking by exhaustive search of these codes, and the ranking that the index
-gives. Where there is no index the last two are the same.
+The reference is always searched exactly in float32. For the candidate three things are kept apart: the score of every
+document by its stored codes, the ranking by exhaustive search of these codes, and the ranking that the index returns.
+Without an index the last two are the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,11 +26,11 @@ from quantdrift.scoring.streamed import QUERY_BLOCK, all_scores
 from quantdrift.scoring.topk import EMPTY, pack
 
 _ROOM = 1 << 25
-"""Scores of one kind that are in memory at a time."""
+"""Most scores of one kind in memory."""
 _TIMED = 32
-"""Queries that are timed."""
+"""Number of queries that are timed."""
 _FITTED = (64, 2048)
-"""Queries and documents at most, by which scores of codes are brought to the reference's scale."""
+"""Most queries and documents in the fit that maps scores of codes to the reference's scale."""
 
 
 def score_deployed(
@@ -44,20 +44,20 @@ def score_deployed(
     ids: Sequence[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> ScoreState:
-    """Score both arms and rank as the candidate's stages do.
+    """Score both arms, and rank the candidate's documents as its stages do.
 
     Args:
-        stages: of the candidate.
+        stages: stages of the candidate between embeddings and results.
         reference: queries [n_queries, dim] and documents [n_docs, dim], as the model makes them.
         candidate: likewise.
-        similarity: how the model compares embeddings.
+        similarity: the score of two embeddings.
         k: ranks to keep.
         excluded: int64 [n_queries], one document position per query that does not count, or -1.
-        ids: of the documents, where an index that is there already needs them.
+        ids: ids of the documents, for an index that exists already.
         progress: called with the number of queries done since its last call.
 
     Raises:
-        UnsupportedError: a stage cannot be made of these embeddings.
+        UnsupportedError: a stage cannot be applied to these embeddings.
     """
     cpu = torch.device("cpu")
     queries, documents = (prepare(part, similarity, cpu) for part in reference)
@@ -117,32 +117,32 @@ def score_deployed(
 
 
 def _described(index: SearchIndex, n_docs: int) -> dict[str, Any]:
-    """What the index says of itself, and its bytes a document."""
+    """Describe the index, with its bytes per document."""
     told = index.describe()
     return {**told, "bytes_per_document": None if told["bytes"] is None else told["bytes"] / n_docs}
 
 
 def _times(index: SearchIndex, kept: Stored) -> dict[str, float]:
-    """Median seconds of a query that is searched for alone, behind the index and exactly, in this process."""
+    """Return the median seconds of a single query, by the index and by exact search, in this process."""
     some = kept.queries[: _TIMED + 1]
     wanted = min(index.returns or DEFAULT_LIMIT, len(kept.documents))
-    ways: dict[str, Callable[[Tensor], object]] = {
+    searches: dict[str, Callable[[Tensor], object]] = {
         "index": lambda query: index.search(query[None].numpy(), wanted),
         "exact": lambda query: (kept.documents @ query).topk(wanted),
     }
     seconds: dict[str, float] = {}
-    for way, search in ways.items():
+    for name, search in searches.items():
         taken = []
         for query in some:
             start = perf_counter()
             search(query)
             taken.append(perf_counter() - start)
-        seconds[way] = float(np.median(taken[1:] or taken))  # the first one warms up
+        seconds[name] = float(np.median(taken[1:] or taken))  # the first one warms up
     return {**seconds, "ratio": seconds["index"] / seconds["exact"]}
 
 
 def _cut(stages: Sequence[VectorStage], arm: tuple[Any, Any], similarity: Similarity) -> Stored:
-    """Return an arm's embeddings before they are coded."""
+    """Return an arm's embeddings, shortened by the stages but not coded yet."""
     queries, documents = (np.asarray(side) for side in arm)
     for stage in stages:
         queries, documents = stage.vectors(queries), stage.vectors(documents)
@@ -151,7 +151,7 @@ def _cut(stages: Sequence[VectorStage], arm: tuple[Any, Any], similarity: Simila
 
 @dataclass(frozen=True, slots=True)
 class _Scorer:
-    """Scores and rankings of the candidate, for a block of queries at a time."""
+    """Computes scores and rankings of the candidate, for a block of queries at a time."""
 
     first: int
     stored: Stored
@@ -160,7 +160,7 @@ class _Scorer:
     decoded: Tensor | None
 
     def final(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """The scores float32 [n, n_docs] by which documents are found, and those by which they are ranked in the end.
+        """Return the scores float32 [n, n_docs] that find documents, and the scores that rank them in the end.
 
         Scores of coded documents are in units of the codes.
         """
@@ -174,10 +174,10 @@ class _Scorer:
         return scores, all_scores(self.stored.exact_queries[rows], self.decoded, self.similarity)
 
     def scale(self, queries: Tensor, documents: Tensor) -> tuple[float, float] | None:
-        """Slope and offset that bring scores of codes to the reference's scale; None if they are on it.
+        """Return slope and offset that map scores of codes to the reference's scale; None if they are on it already.
 
-        Ranks do not depend on it. By least squares of the reference's scores on the candidate's, query by query; the
-        offset is the same for all.
+        Ranks do not depend on them. The slope is a least-squares fit of the reference's scores to the candidate's
+        within queries; the offset is the same for all queries.
         """
         lossy = self.index is not None and not self.index.lossless
         if not self.stored.coded and not lossy:
@@ -202,14 +202,14 @@ class _Scorer:
     def ranked(
         self, rows: slice, full: Tensor, scale: tuple[float, float] | None, k: int, skip: Tensor | None
     ) -> tuple[ScoreState, ScoreState | None]:
-        """The state with the ranking that is returned; where an index gave it, also that of exhaustive search.
+        """Return the state with the final ranking; if an index gave it, also the state of exhaustive search.
 
         Args:
-            rows: of the queries.
+            rows: rows of the queries.
             full: the reference's scores [n, n_docs].
-            scale: of the candidate's scores.
+            scale: slope and offset for the candidate's scores.
             k: ranks to keep.
-            skip: [n], a document position per query that does not count, or -1.
+            skip: [n], one document position per query that does not count, or -1.
         """
         if self.index is not None and not self.index.known:
             return self._listed(rows, full, k, skip), None
@@ -228,10 +228,10 @@ class _Scorer:
         return _with_list(state, self._reordered(places, score), full, score), exact
 
     def _returned(self, rows: slice, depth: int, skip: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Positions [n, depth] that the index returns, and scores if it gives them, without what does not count."""
+        """Return the positions [n, depth] that the index finds, without excluded ones, and scores if it gives any."""
         assert self.index is not None  # else there is nothing to ask
         asked = min(depth, max(self.index.returns or depth, self.first))
-        # one more where one may go, so that every list is as long
+        # one more if one may be excluded, so that all lists have the same length
         found = self.index.search(self.stored.queries[rows].numpy(), asked + (skip is not None))
         places = torch.from_numpy(found.positions)
         scores = None if found.scores is None else torch.from_numpy(found.scores)
@@ -244,15 +244,15 @@ class _Scorer:
         return deep(places, -1), None if scores is None else deep(scores, torch.nan)
 
     def _listed(self, rows: slice, full: Tensor, k: int, skip: Tensor | None) -> ScoreState:
-        """The state where the candidate's scores are known of what the index returned alone.
+        """Return the state for an index that gives scores only of the documents that it returns.
 
-        The extremes of delta are over these documents; `n_items` counts what either list holds.
+        The extremes of delta are over these documents; `n_items` counts the documents in either list.
         """
         state = _scored(full, full, k, skip)
         places, values = self._returned(rows, min(k, full.shape[1]), skip)
-        assert values is not None  # an index whose codes are not known gives them
+        assert values is not None  # an index that is not `known` gives scores
         n_docs = full.shape[1]
-        score = torch.full((len(full), n_docs + 1), torch.nan)  # the last column takes what is no document
+        score = torch.full((len(full), n_docs + 1), torch.nan)  # the last column takes empty places
         score = score.scatter_(1, torch.where(places < 0, n_docs, places), values)[:, :n_docs]
         reference = torch.from_numpy(state.reference_top()[0])
         paired = score.gather(1, reference.clamp_min(0))
@@ -266,7 +266,7 @@ class _Scorer:
         )
 
     def _reordered(self, positions: Tensor, score: Tensor) -> Tensor:
-        """The list with its first places in the order of the scores; of equal ones the lower position wins."""
+        """Sort the first places of a list by the scores; ties go to the lower position."""
         if not self.first:
             return positions
         head = positions[:, : self.first]
@@ -275,10 +275,10 @@ class _Scorer:
 
 
 def as_ranked(scores: NDArray[Any]) -> NDArray[np.float32]:
-    """Scores [n, k] of lists, lowered where one is not below the score before it.
+    """Lower every score [n, k] of a list that is not below the score before it.
 
-    A harness sorts by scores, and equal ones by names. What a deployment returns is a list: it must come out as it went
-    in, also where codes tie, or where its first places alone were scored again.
+    A harness sorts by score, and ties by name. The list of a deployment has to keep its order, also if codes tie or
+    only its first places were scored again.
     """
     lowered = np.array(scores, dtype=np.float32)
     for place in range(1, lowered.shape[1]):
@@ -289,14 +289,14 @@ def as_ranked(scores: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _scored(full: Tensor, low: Tensor, k: int, skip: Tensor | None) -> ScoreState:
-    """The state of scores [n, n_docs] of both arms."""
+    """Return the state of scores [n, n_docs] of both arms."""
     block = Block(len(full), k, full.device)
     block.add(full.clone(), low.clone(), torch.empty_like(full), 0, skip)
     return block.finish()
 
 
 def _with_list(state: ScoreState, positions: Tensor, full: Tensor, score: Tensor) -> ScoreState:
-    """The state with another list of the candidate's."""
+    """Replace the candidate's list in a state."""
     k = state.candidate_keys.shape[1]
     places = torch.nn.functional.pad(positions[:, :k], (0, max(0, k - positions.shape[1])), value=-1)
     missing, places = places < 0, places.clamp_min(0)
@@ -305,7 +305,7 @@ def _with_list(state: ScoreState, positions: Tensor, full: Tensor, score: Tensor
 
 
 def _without(positions: Tensor, scores: Tensor | None, skip: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Lists without the position that does not count; what stood behind it moves up."""
+    """Remove the excluded position from each list; later places move up."""
     gone = (positions == skip[:, None]) & (skip[:, None] >= 0)
     order = gone.to(torch.int8).argsort(dim=1, stable=True)
     return positions.masked_fill(gone, -1).gather(1, order), None if scores is None else scores.gather(1, order)

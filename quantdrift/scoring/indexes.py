@@ -1,19 +1,19 @@
-"""An index in front of documents, as scoring asks it; `quantdrift.builtin.index` has those that there are."""
+"""The interface of an index to scoring; `quantdrift.builtin.index` has the indexes."""
 
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 DEFAULT_LIMIT = 10
-"""Documents that a deployment returns; +rescore=4 looks at four times as many. sentence-transformers' default."""
+"""Documents that a deployment returns, the default of sentence-transformers; +rescore=4 rescores four times as many."""
 
 
 class Found(NamedTuple):
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        positions: int64 [n_queries, k] of documents, best first; -1 where there are fewer.
-        scores: float32, likewise, larger is nearer, as the index gave them; None where nothing needs them.
+        positions: int64 [n_queries, k], documents with the best first; -1 for an empty place.
+        scores: float32 [n_queries, k], scores of the index, where larger is nearer; None if they are not needed.
     """
 
     positions: NDArray[Any]
@@ -24,11 +24,11 @@ class SearchIndex:
     """An index over the documents of one arm, which are numbered from 0.
 
     Attributes:
-        lossless: whether it holds the documents as they are stored, so that only its search loses anything.
-        known: whether its codes can be asked for the scores of all documents, so that what they lose and what its
-            search misses can be told apart.
-        returns: documents that a search asks it for; as many as are kept if None.
-        notes: what a run should say, one sentence each; read after the last search.
+        lossless: whether it holds the documents as they are stored, so that it has no compression error.
+        known: whether it can score all documents by its codes, so that compression error and search recall can be
+            measured apart.
+        returns: number of documents to ask it for; all ranks that are kept if None.
+        notes: sentences for the output of a run, read after the last search.
     """
 
     lossless = True
@@ -37,19 +37,19 @@ class SearchIndex:
     notes: tuple[str, ...] = ()
 
     def search(self, queries: NDArray[Any], k: int) -> Found:
-        """Documents for queries float32 [n_queries, dim]; with scores where not all are `known`."""
+        """Search for queries float32 [n_queries, dim]; the result has scores unless the index is `known`."""
         raise NotImplementedError
 
     def scores(self, queries: NDArray[Any]) -> NDArray[Any]:
-        """Scores float32 [n_queries, n_docs] of all documents by the codes that it holds; larger is nearer.
+        """Score all documents by the codes of the index, float32 [n_queries, n_docs]; larger is nearer.
 
-        Never asked of an index that is lossless or not known.
+        Called only for an index that is known and not lossless.
         """
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """Describe the index for run.json: "name", "library", "bytes" that it takes, None if that is not known."""
+        """Describe the index for run.json: "name", "library", and its size in "bytes", None if unknown."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of what it holds outside of memory."""
+        """Release what it holds outside of memory."""

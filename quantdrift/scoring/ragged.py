@@ -1,4 +1,4 @@
-"""Outputs of several rows an input: the token vectors of a text, or the terms of a sparse embedding."""
+"""Outputs with several rows per input: the token vectors of a text, or the terms of a sparse embedding."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """A matrix for each input, of one width and any number of rows; a part of it stays where it lies, as on disk.
+    """One matrix per input, all of one width, with any number of rows; a slice shares the block, which may be on disk.
 
     Attributes:
-        block: float32 [n_rows, width], in which the matrices lie.
-        places: int64 [n, 2], of each input its first row there, and its number of rows.
+        block: float32 [n_rows, width], the rows of all matrices.
+        places: int64 [n, 2], first row in the block and number of rows of each input.
     """
 
     block: Matrix
@@ -25,36 +25,36 @@ class Ragged:
 
     @classmethod
     def of(cls, matrices: Sequence[Matrix]) -> Self:
-        """The matrices in one block; there is at least one."""
+        """Join matrices, at least one, into a block."""
         lengths = np.array([len(matrix) for matrix in matrices], dtype=np.int64)
         return cls.joined(np.concatenate([np.asarray(matrix, dtype=np.float32) for matrix in matrices]), lengths)
 
     @classmethod
     def joined(cls, block: Matrix, lengths: Rows) -> Self:
-        """Matrices that lie behind one another in a block, by their numbers of rows."""
+        """Take matrices that lie one after another in a block, given their numbers of rows."""
         starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]) if len(lengths) else lengths
         return cls(block, np.stack([starts, lengths], axis=1).astype(np.int64))
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of inputs, and the width of a row."""
+        """The number of inputs and the width of a row."""
         return len(self.places), int(self.block.shape[1])
 
     @property
     def size(self) -> int:
-        """All numbers in it."""
+        """The number of values in all matrices."""
         return int(self.lengths.sum()) * self.shape[1]
 
     @property
     def lengths(self) -> Rows:
-        """The rows of each input, int64 [n]."""
+        """The number of rows of each input, int64 [n]."""
         return self.places[:, 1]
 
     def __len__(self) -> int:
         return len(self.places)
 
     def __getitem__(self, key: Any) -> Any:
-        """The matrix of one input, or some inputs by a slice or their positions."""
+        """Return the matrix of one input, or several inputs by a slice or their positions."""
         if isinstance(key, int | np.integer):
             start, length = self.places[key].tolist()
             return self.block[start : start + length]
@@ -64,7 +64,7 @@ class Ragged:
         return (self[number] for number in range(len(self)))
 
     def flat(self) -> Matrix:
-        """The rows of one input after another, float32 [n_rows, width]; a copy in memory, unless they lie so."""
+        """Return the rows of one input after another, float32 [n_rows, width]; a copy unless they lie in this order."""
         if not len(self):
             return np.empty((0, self.shape[1]), dtype=np.float32)
         starts, lengths = self.places.T
@@ -73,5 +73,5 @@ class Ragged:
         return np.concatenate(list(self))
 
     def finite(self) -> NDArray[np.bool_]:
-        """Whether all numbers of an input are finite, bool [n]."""
+        """Say for each input whether all its numbers are finite, bool [n]."""
         return np.array([bool(np.isfinite(matrix).all()) for matrix in self], dtype=np.bool_)

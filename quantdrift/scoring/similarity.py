@@ -1,4 +1,4 @@
-"""How two embeddings become a score."""
+"""The score of two embeddings."""
 
 from enum import StrEnum
 from typing import Any, Self
@@ -11,11 +11,11 @@ from quantdrift.base.errors import ScoreError, UnknownNameError
 from quantdrift.scoring.ragged import Ragged
 
 _LEAST_NORM = 1e-18
-"""Squares of what is shorter lose digits in float32."""
+"""Squares of shorter vectors lose digits in float32."""
 
 
 class Similarity(StrEnum):
-    """A way to make a score of two embeddings; larger is nearer."""
+    """A score of two embeddings; larger is nearer."""
 
     COSINE = "cosine"
     DOT = "dot"
@@ -23,14 +23,14 @@ class Similarity(StrEnum):
 
     @classmethod
     def of(cls, name: str) -> Self:
-        """The similarity of a name; UnknownNameError if there is none."""
+        """Return the similarity of a name; UnknownNameError if there is none."""
         if name not in set(cls):
             raise UnknownNameError("similarity", name, cls, hint=f"(expected {', '.join(cls)})")
         return cls(name)
 
 
 def prepare(embeddings: Any, similarity: Similarity, device: torch.device) -> Tensor:
-    """The embeddings as a float32 tensor on `device`, normalized if the similarity is cosine.
+    """Return embeddings as a float32 tensor on `device`, normalized if the similarity is cosine.
 
     An all-zero vector stays zero: its cosine with everything is 0.
     """
@@ -62,7 +62,7 @@ def scores_from_products(queries: Tensor, documents: Tensor, similarity: Similar
 
 
 def check_embeddings(embeddings: Any, *, arm: str, what: str, ids: Any = None) -> None:
-    """Refuse embeddings [n, dim] with NaN or infinity; names the first row."""
+    """Refuse embeddings [n, dim] with NaN or infinity, and name the first row."""
     for at in range(0, len(embeddings), 65536):
         chunk = embeddings[at : at + 65536]
         bad = ~(chunk.finite() if isinstance(chunk, Ragged) else np.isfinite(np.asarray(chunk)).all(axis=1))

@@ -1,4 +1,4 @@
-"""What a stage does that lies between embeddings and the documents that a search returns."""
+"""The interface of stages between embeddings and the documents that a search returns."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -14,36 +14,36 @@ class VectorStage:
     """A stage between embeddings and the documents that a search returns, for one candidate.
 
     Attributes:
-        first: documents whose order is made anew with uncoded queries.
-        takes: what it can be done to: "vectors", one an input; "token vectors"; "weights of terms".
+        first: number of documents to rescore with uncoded queries.
+        takes: outputs that it can be applied to: "vectors" (one per input), "token vectors" or "weights of terms".
     """
 
     first: int = 0
     takes: Collection[str] = ("vectors",)
 
     def __init__(self, scheme: Scheme) -> None:
-        """Read what a scheme says of it."""
+        """Read the options of the stage from a scheme."""
         self.scheme = scheme
 
     def vectors(self, vectors: Vectors) -> Vectors:
-        """Embeddings [n, dim] as the model makes them, or fewer numbers of each; they are normalized after this."""
+        """Return embeddings [n, dim] of the model, or fewer dimensions of them; they are normalized afterwards."""
         return vectors
 
     def stored(self, stored: Stored, calibration: Vectors) -> Stored:
-        """Queries and documents as they are kept; `calibration` are the reference's documents, float32 [n, dim]."""
+        """Return queries and documents as stored; `calibration` are the reference's documents, float32 [n, dim]."""
         del calibration
         return stored
 
     def index(self, stored: Stored, similarity: Similarity) -> SearchIndex | None:
-        """Return an index that is searched in place of all documents; None where there is none."""
+        """Return an index to search in place of all documents; None without one."""
         del stored, similarity
         return None
 
     def record(self) -> Mapping[str, Any]:
-        """Describe the stage for "deployment" in run.json, beside what is known of every deployment."""
+        """Return entries of the stage for "deployment" in run.json."""
         return {}
 
 
 def vector_stages(scheme: Scheme) -> tuple[VectorStage, ...]:
-    """The stages between its embeddings and what is returned, in order; none for exact search."""
+    """Make the stages of a scheme between embeddings and results, in order; none for exact search in float32."""
     return tuple(stage.make(scheme) for stage in STAGES.values() if stage.kind == "vectors" and stage.in_(scheme))

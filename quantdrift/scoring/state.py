@@ -1,4 +1,4 @@
-"""What one pass over the items keeps of the scores, and how two passes become one."""
+"""The state that one pass over the items keeps of the scores, and the merging of states."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,20 +19,19 @@ class ScoreState:
     """The state that one pass keeps of the scores of `n_queries` queries against the items seen so far.
 
     Attributes:
-        reference_keys: int64 [n_queries, k], the reference's top-K, best first, packed (score, position);
-            `topk.EMPTY` where fewer than k items were seen.
+        reference_keys: int64 [n_queries, k], the reference's top-K, best first, as packed (score, position);
+            `topk.EMPTY` for an empty place.
         reference_paired: float32 [n_queries, k], the candidate's scores of those items.
         candidate_keys: int64 [n_queries, k], the candidate's top-K, likewise.
         candidate_paired: float32 [n_queries, k], the reference's scores of those items.
         delta_min: float32 [n_queries], least candidate-minus-reference score over all items.
         delta_max: float32 [n_queries], greatest candidate-minus-reference score over all items.
-        n_items: int64 [n_queries], how many items were scored.
-        told: how the candidate was stored and searched, for run.json; None where that is float32 and exactly.
-        notes: what a run should say of that.
-        exact: the same scores with the candidate's ranking by exhaustive search of the same codes; None where no index
-            was searched.
-        listed: whether the candidate's scores are known of the documents that it returned alone.
-        times: seconds that a query took, for run.json; None where no index was searched.
+        n_items: int64 [n_queries], number of scored items.
+        told: the deployment of the candidate, for run.json; None for exact search in float32.
+        notes: sentences about the deployment for the output of a run.
+        exact: the state with the candidate's ranking by exhaustive search of the same codes; None without an index.
+        listed: whether the candidate's scores are known only for the documents that it returned.
+        times: seconds per query, for run.json; None without an index.
     """
 
     reference_keys: Tensor
@@ -49,14 +48,14 @@ class ScoreState:
     times: Mapping[str, float] | None = None
 
     def reference_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """The reference's top-K as (positions, reference scores, candidate scores).
+        """Return the reference's top-K as (positions, reference scores, candidate scores), all [n_queries, k].
 
-        Positions are int64 with -1 for empty places, whose scores are NaN; all [n_queries, k].
+        Positions are int64. An empty place has position -1 and scores NaN.
         """
         return _as_top(self.reference_keys, self.reference_paired)
 
     def exchanged(self) -> "ScoreState":
-        """The rankings with the arms exchanged; the extremes of delta stay as they are."""
+        """Exchange the rankings of the arms; the extremes of delta stay."""
         return replace(
             self,
             reference_keys=self.candidate_keys,
@@ -66,7 +65,7 @@ class ScoreState:
         )
 
     def candidate_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """The candidate's top-K as (positions, reference scores, candidate scores)."""
+        """Return the candidate's top-K as (positions, reference scores, candidate scores)."""
         positions, scores, paired = _as_top(self.candidate_keys, self.candidate_paired)
         return positions, paired, scores
 
@@ -82,13 +81,13 @@ def _as_top(keys: Tensor, paired: Tensor) -> tuple[NDArray[Any], NDArray[Any], N
 
 
 FIELDS = tuple(field.name for field in fields(ScoreState) if field.default is MISSING)
-"""Names of the arrays of a state, in order."""
+"""Names of the arrays in a state, in order."""
 
 
 def merge(left: ScoreState, right: ScoreState) -> ScoreState:
-    """The state of the union of two disjoint item sets, for the same queries.
+    """Merge the states of two disjoint sets of items, for the same queries.
 
-    Commutative and associative, exactly (no rounding is involved).
+    Merging is exactly commutative and associative, as nothing is rounded.
     """
     if left.reference_keys.shape != right.reference_keys.shape:
         raise ScoreError(
@@ -104,13 +103,13 @@ def merge(left: ScoreState, right: ScoreState) -> ScoreState:
 
 
 def state_of(*values: Tensor) -> ScoreState:
-    """The state of these arrays, in the order of FIELDS."""
+    """Make a state of its arrays, in the order of FIELDS."""
     by_name: dict[str, Any] = dict(zip(FIELDS, values, strict=True))
     return ScoreState(**by_name)
 
 
 def joined(states: Sequence[ScoreState]) -> ScoreState:
-    """The state of the queries of one state after another."""
+    """Join the states of several sets of queries, one after another."""
     return state_of(*(torch.cat([getattr(state, name) for state in states]) for name in FIELDS))
 
 
@@ -128,24 +127,18 @@ def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
     return replace(state, reference_keys=moved(state.reference_keys), candidate_keys=moved(state.candidate_keys))
 
 
-def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
-    """Replace the rows of the queries in `mask` by those of another state, which holds these queries alone."""
-    places = mask.nonzero()[:, 0]
-    return state_of(*(getattr(state, name).index_copy(0, places, getattr(rows, name)) for name in FIELDS))
-
-
 class Block:
-    """The running state of one block of queries."""
+    """The state of one block of queries while tiles of scores are added."""
 
-    def __init__(self, n_queries: int, k: int, device: torch.device, bars: tuple[Tensor, Tensor] | None = None) -> None:
-        self.top = PairedTopK(n_queries, k, device, bars)
+    def __init__(self, n_queries: int, k: int, device: torch.device) -> None:
+        self.top = PairedTopK(n_queries, k, device)
         self.extremes = torch.tensor([[math.inf], [-math.inf]], device=device).repeat(1, n_queries)
         self.n_items = torch.zeros(n_queries, dtype=torch.int64, device=device)
 
     def add(self, reference: Tensor, candidate: Tensor, delta: Tensor, offset: int, skip: Tensor | None) -> None:
-        """Take one tile of scores in.
+        """Add one tile of scores.
 
-        `skip`: int64 [n_queries], the column that does not count; a number outside of the tile where all do.
+        `skip`: int64 [n_queries], the column that does not count; a number outside of the tile if all count.
         """
         width = reference.shape[1]
         self.n_items += width if skip is None else width - ((skip >= 0) & (skip < width)).long()
@@ -155,12 +148,12 @@ class Block:
             columns = skip[rows]
             low, high = (delta.index_put((rows, columns), delta.new_tensor(end)) for end in (math.inf, -math.inf))
             reference[rows, columns] = candidate[rows, columns] = -math.inf
-        # NaN (inf - inf, from overflowing products) passes through and is caught at the end
+        # NaN (inf - inf, from products that overflow) passes through and is refused at the end
         self.extremes[0] = torch.minimum(self.extremes[0], low.amin(1))
         self.extremes[1] = torch.maximum(self.extremes[1], high.amax(1))
         self.top.add(reference, candidate, offset)
 
     def finish(self) -> ScoreState:
-        """The state of everything taken in."""
-        low, high = self.extremes + 0.0  # no -0.0, whose order to 0.0 is nobody's
+        """Return the state of all tiles."""
+        low, high = self.extremes + 0.0  # no -0.0, whose order relative to 0.0 is undefined
         return state_of(*self.top.finish(), low, high, self.n_items)

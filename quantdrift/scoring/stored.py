@@ -1,4 +1,4 @@
-"""Embeddings as an index stores them: at float32, in halves, bytes or bits."""
+"""Embeddings as an index stores them: as float32, half-precision floats, bytes or bits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Vectors = NDArray[Any]
 HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 BYTES, BITS = CODED[:2], CODED[2:]
 _RANGED = 100
-"""Documents that ranges should come of at least, as sentence-transformers has it."""
+"""Least number of documents to compute ranges from, as in sentence-transformers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,13 +26,13 @@ class Stored:
 
     Attributes:
         precision: one of HALVES or CODED; None for float32.
-        similarity: by which they are compared.
-        queries: float32 [n_queries, dim], what is multiplied: normalized where similarity is cosine; of bytes and bits
-            their codes, a bit as -1 or 1.
+        similarity: the score of two embeddings.
+        queries: float32 [n_queries, dim], the factors of scores, normalized for cosine. Bytes and bits stand as codes,
+            a bit as -1 or 1.
         documents: float32 [n_docs, dim], likewise.
-        exact_queries: float32 [n_queries, dim], not coded: what documents are scored again with.
-        ranges: float32 [2, dim], least and greatest of each dimension, which bytes divide into 255 steps.
-        ids: of the documents, where an index that is there already needs them.
+        exact_queries: float32 [n_queries, dim], uncoded, for rescoring.
+        ranges: float32 [2, dim], least and greatest value of each dimension, divided into 255 steps by bytes.
+        ids: ids of the documents, for an index that exists already.
     """
 
     precision: str | None = None
@@ -45,27 +45,27 @@ class Stored:
 
     @classmethod
     def plain(cls, queries: Any, documents: Any, similarity: Similarity) -> Self:
-        """Embeddings [n, dim] at float32; normalized where they are compared by cosine."""
+        """Make the float32 form of embeddings [n, dim]; normalized if the similarity is cosine."""
         left, right = (prepare(np.asarray(side), similarity, torch.device("cpu")) for side in (queries, documents))
         return cls(similarity=similarity, queries=left, documents=right, exact_queries=left)
 
     @property
     def coded(self) -> bool:
-        """Whether scores are in units of their own."""
+        """Whether scores are in units of codes."""
         return self.precision in CODED
 
     @property
     def bits(self) -> int:
-        """Bits that a document takes."""
+        """The bits of one document."""
         return int(self.documents.shape[1] * BITS_OF.get(self.precision or "", 32))
 
     def rounded(self, scores: Tensor) -> Tensor:
-        """Scores as a product of this precision gives them: of halves, halves, which tie more often."""
+        """Round scores as products of this precision are rounded: half precision ties more often."""
         half = HALVES.get(self.precision or "")
         return scores if half is None else scores.to(half).to(torch.float32)
 
     def decoded(self) -> Tensor:
-        """Documents as they are scored again by: bytes back in the units of embeddings, bits as 0 and 1."""
+        """Return the documents for rescoring: bytes in units of embeddings again, bits as 0 and 1."""
         if self.precision in BYTES:
             assert self.ranges is not None  # bytes were made with them
             steps = _steps(self.ranges)
@@ -82,7 +82,7 @@ def _steps(ranges: Vectors) -> Vectors:
 
 
 def on_ranges(stored: Stored, n_docs: int) -> tuple[str, ...]:
-    """The note on bytes whose ranges come of few documents: on more, numbers beyond a range are cut."""
+    """Return a note if the ranges of bytes come from few documents, as values outside of a range are clipped."""
     if stored.ranges is None or n_docs >= _RANGED:
         return ()
     return (f"+emb={stored.precision} takes its ranges from {n_docs:,} documents; expected {_RANGED} or more",)

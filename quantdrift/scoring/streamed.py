@@ -1,9 +1,8 @@
-"""Embeddings of both arms to a state, a tile of documents at a time."""
+"""Scores both arms' embeddings into a state, a tile of documents at a time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,33 +11,25 @@ from torch import Tensor
 
 from quantdrift.base.errors import ScoreError
 from quantdrift.scoring.similarity import Similarity, prepare, scores_from_products
-from quantdrift.scoring.state import Block, ScoreState, at_positions, joined, with_rows
-from quantdrift.scoring.topk import EMPTY, unpack
-
-# --- Embeddings of both arms to a state, a tile of documents at a time ----------------------------
+from quantdrift.scoring.state import Block, ScoreState, at_positions, joined
 
 # 1,024 documents x 384 dimensions and the 1,024 x 1,024 scores they give stay in a core's L2 cache;
 # wider tiles measured slower. The width is part of the result's definition (see `_tiles`).
 TILE = 1024
 WIDE_TILE = 16384  # an accelerator needs more work per call than a core's cache holds
 QUERY_BLOCK = 1024
-# In a long pass most work is items that enter the top-K only because it is still filling; a sample
-# tells beforehand about how good the K-th best will be.
-_PRIME_SAMPLE = 2048
-_PRIME_FROM = 200  # documents per kept item from which the sample pays for itself
 
 
 def all_scores(queries: Tensor, documents: Tensor, similarity: Similarity) -> Tensor:
-    """Scores float32 [n_queries, n_docs] of prepared embeddings, the same numbers as a streamed pass has."""
+    """Score prepared embeddings, float32 [n_queries, n_docs], with the same numbers as a streamed pass."""
     n_docs, tile = len(documents), TILE if documents.device.type == "cpu" else WIDE_TILE
     scores = torch.empty((len(queries), n_docs), device=documents.device)
     product = torch.empty((len(queries), tile), device=documents.device)
-    with full_precision():
+    with float32_products():
         for at in range(0, n_docs, tile):
             part = documents[at : at + tile]
             width = len(part)
-            part = torch.nn.functional.pad(part, (0, 0, 0, tile - width))  # as `_Pass.documents_at` does
-            scores_from_products(queries, part, similarity, out=product)
+            scores_from_products(queries, _padded(part, tile), similarity, out=product)
             scores[:, at : at + width] = product[:, :width]
     return scores
 
@@ -66,12 +57,12 @@ def score_embeddings(
         reference_documents: [n_docs, dim]; read a tile at a time, so a memory map stays on disk.
         candidate_documents: [n_docs, dim_c]; the same object as `reference_documents` when only the
             query side is quantized.
-        similarity: how embeddings become scores: "cosine", "dot" or "euclidean".
-        k: how many items of either ranking to keep.
+        similarity: the score of two embeddings: "cosine", "dot" or "euclidean".
+        k: number of items of each ranking to keep.
         excluded: int64 [n_queries], per query one document position that does not count (a
             self-match), or -1. Positions count from `offset`, as in the result.
         offset: position of the first document, when this call sees a part of a larger corpus.
-        device: where the products are computed.
+        device: device of the products.
         progress: called with the number of documents done since its last call.
 
     Returns:
@@ -84,22 +75,42 @@ def score_embeddings(
     n_docs = _check_shapes(reference_queries, candidate_queries, reference_documents, candidate_documents, k)
     device, similarity = torch.device(device), Similarity.of(similarity)
     queries = (prepare(reference_queries, similarity, device), prepare(candidate_queries, similarity, device))
-    documents = (reference_documents, candidate_documents)
     skips = skipped(excluded, len(queries[0]), device)
-    plan = _Pass(queries, documents, similarity, k, skips, offset, device)
-    with full_precision():
-        bars = plan.bars() if n_docs >= _PRIME_FROM * k else None
-        state = plan.run(bars, progress)
-        if bars is not None:
-            short = _at_bar(state.reference_keys, bars[0]) | _at_bar(state.candidate_keys, bars[1])
-            if bool(short.any()):  # a bar was too high for these queries: score them without one
-                state = with_rows(state, short, plan.rows(short).run(None, None))
-    return check_state(state)
+    tile = TILE if device.type == "cpu" else WIDE_TILE
+    slices = [slice(at, at + QUERY_BLOCK) for at in range(0, len(queries[0]), QUERY_BLOCK)]
+    blocks = [Block(len(queries[0][rows]), k, device) for rows in slices]
+    buffers = torch.empty((3, min(QUERY_BLOCK, len(queries[0])), tile), device=device)
+    with float32_products():
+        for at in range(0, n_docs, tile):
+            width = min(tile, n_docs - at)
+            reference_tile = _padded(prepare(reference_documents[at : at + width], similarity, device), tile)
+            candidate_tile = reference_tile
+            if candidate_documents is not reference_documents:
+                candidate_tile = _padded(prepare(candidate_documents[at : at + width], similarity, device), tile)
+            for rows, block in zip(slices, blocks, strict=True):
+                reference, candidate, delta = buffers[:, : len(block.n_items)]
+                scores_from_products(queries[0][rows], reference_tile, similarity, out=reference)
+                scores_from_products(queries[1][rows], candidate_tile, similarity, out=candidate)
+                skip = None if skips is None else skips[rows] - offset - at
+                block.add(reference[:, :width], candidate[:, :width], delta[:, :width], offset + at, skip)
+            if progress is not None:
+                progress(width)
+    return check_state(joined([block.finish() for block in blocks]))
+
+
+def _padded(documents: Tensor, tile: int) -> Tensor:
+    """Pad documents [width, dim] with zero rows to a full tile.
+
+    So every product has the same shape, and a matrix library takes the same path for every document: equal vectors get
+    equal scores wherever they stand.
+    """
+    missing = tile - len(documents)
+    return torch.nn.functional.pad(documents, (0, 0, 0, missing)) if missing else documents
 
 
 @contextmanager
-def full_precision() -> Iterator[None]:
-    """Inside, products are in float32, not in what a program may have allowed instead (TF32, bfloat16)."""
+def float32_products() -> Iterator[None]:
+    """Inside, matrix products are computed in float32, not in TF32 or bfloat16, which a program may have allowed."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -108,93 +119,8 @@ def full_precision() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """One pass over the documents for some queries."""
-
-    queries: tuple[Tensor, Tensor]
-    documents: tuple[Any, Any]
-    similarity: Similarity
-    k: int
-    skips: Tensor | None
-    offset: int
-    device: torch.device
-
-    def rows(self, mask: Tensor) -> Self:
-        """Return a pass like this for some of the queries."""
-        queries = (self.queries[0][mask], self.queries[1][mask])
-        return replace(self, queries=queries, skips=None if self.skips is None else self.skips[mask])
-
-    @property
-    def tile(self) -> int:
-        """Documents per product."""
-        return TILE if self.device.type == "cpu" else WIDE_TILE
-
-    def documents_at(self, arm: int, at: int, width: int) -> Tensor:
-        """Documents at..at+width of one arm, padded with zero rows to the full tile.
-
-        The padding keeps the shape of every product the same, so that a matrix library takes the same path for every
-        document: equal vectors get equal scores wherever they stand.
-        """
-        tile = prepare(self.documents[arm][at : at + width], self.similarity, self.device)
-        if width < self.tile:
-            tile = torch.nn.functional.pad(tile, (0, 0, 0, self.tile - width))
-        return tile
-
-    def bars(self) -> tuple[Tensor, Tensor]:
-        """Scores that the k-th best will beat almost surely, from an even sample of the documents.
-
-        Of m sampled documents, k * m / n_docs are expected among the k best; the bar is the sample's score at that
-        rank plus five standard deviations.
-        """
-        n_docs = len(self.documents[0])
-        at = np.linspace(0, n_docs - 1, _PRIME_SAMPLE).astype(np.int64)
-        expected = self.k * _PRIME_SAMPLE / n_docs
-        rank = min(_PRIME_SAMPLE, int(expected + 5 * expected**0.5 + 2))
-        tiles = [prepare(documents[at], self.similarity, self.device) for documents in self.documents]
-        bars = torch.empty((2, len(self.queries[0])), device=self.device)
-        for arm in (0, 1):
-            for start in range(0, len(bars[arm]), QUERY_BLOCK):
-                rows = slice(start, start + QUERY_BLOCK)
-                scores = torch.empty((len(bars[arm, rows]), _PRIME_SAMPLE), device=self.device)
-                scores_from_products(self.queries[arm][rows], tiles[arm], self.similarity, out=scores)
-                bars[arm, rows] = scores.topk(rank, dim=1, sorted=False).values.amin(1)
-        return bars[0], bars[1]
-
-    def run(self, bars: tuple[Tensor, Tensor] | None, progress: Callable[[int], None] | None) -> ScoreState:
-        """Stream all documents past all queries."""
-        n_queries = len(self.queries[0])
-        slices = [slice(at, at + QUERY_BLOCK) for at in range(0, n_queries, QUERY_BLOCK)]
-        buffers = torch.empty((3, min(QUERY_BLOCK, n_queries), self.tile), device=self.device)
-        shared = self.documents[0] is self.documents[1]
-        n_docs = len(self.documents[0])
-        blocks = []
-        for rows in slices:
-            here = None if bars is None else (bars[0][rows], bars[1][rows])
-            blocks.append(Block(len(self.queries[0][rows]), self.k, self.device, here))
-        for at in range(0, n_docs, self.tile):
-            width = min(self.tile, n_docs - at)
-            tile_r = self.documents_at(0, at, width)
-            tile_c = tile_r if shared else self.documents_at(1, at, width)
-            for rows, block in zip(slices, blocks, strict=True):
-                sr, sc, delta = buffers[:, : len(block.n_items)]
-                scores_from_products(self.queries[0][rows], tile_r, self.similarity, out=sr)
-                scores_from_products(self.queries[1][rows], tile_c, self.similarity, out=sc)
-                skip = None if self.skips is None else self.skips[rows] - self.offset - at
-                block.add(sr[:, :width], sc[:, :width], delta[:, :width], self.offset + at, skip)
-            if progress is not None:
-                progress(width)
-        return joined([block.finish() for block in blocks])
-
-
-def _at_bar(keys: Tensor, bar: Tensor) -> Tensor:
-    """Mask of queries whose k-th best does not beat the bar: the list is short, or filled by the other arm's."""
-    worst = keys[:, -1]
-    return (worst == EMPTY) | ~(unpack(worst)[0] > bar)
-
-
 def check_state(joined: ScoreState) -> ScoreState:
-    """The state, if all of its scores are finite; ScoreError names the first query otherwise."""
+    """Return the state if all of its scores are finite; otherwise ScoreError names the first query."""
     counted = joined.n_items > 0
     finite = torch.isfinite(joined.delta_min) & torch.isfinite(joined.delta_max)
     if bool((counted & ~finite).any()):
@@ -207,7 +133,7 @@ def check_state(joined: ScoreState) -> ScoreState:
 
 
 def skipped(excluded: NDArray[Any] | None, n_queries: int, device: torch.device) -> Tensor | None:
-    """Per query the position that does not count, as a tensor; None where all count."""
+    """Return the excluded position of each query as a tensor; None if all positions count."""
     if excluded is None:
         return None
     positions = np.asarray(excluded, dtype=np.int64)
@@ -230,7 +156,7 @@ def _check_shapes(rq: Any, cq: Any, rd: Any, cd: Any, k: int) -> int:
     return len(rd)
 
 
-# --- Scores that are already there (a shortlist, logits) to a state -------------------------------
+# --- given scores (a shortlist, logits) --------------------------------------------------------
 
 
 def score_matrix(
@@ -241,9 +167,9 @@ def score_matrix(
     positions: NDArray[Any] | None = None,
     excluded: NDArray[Any] | None = None,
 ) -> ScoreState:
-    """The state of scores [n_queries, n_items] that are already there, of items at increasing positions.
+    """Make a state of given scores [n_queries, n_items], of items at increasing positions.
 
-    Per query one column, or -1, can be `excluded`: it does not count.
+    `excluded` is one column per query that does not count, or -1.
     """
     if reference_scores.shape != candidate_scores.shape or reference_scores.ndim != 2:  # noqa: PLR2004 -- a matrix
         raise ScoreError(
@@ -273,7 +199,7 @@ def score_matrix(
 def score_ragged(
     rows: Sequence[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]], *, k: int
 ) -> ScoreState:
-    """The state of queries with items of their own: positions, reference and candidate scores of each query."""
+    """Make a state of queries with items of their own: positions, reference scores and candidate scores of each."""
     if not rows:
         raise ScoreError("nothing to score: there are no queries")
     states = [

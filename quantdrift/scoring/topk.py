@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 EMPTY = torch.iinfo(torch.int64).min
-"""Key of an unfilled place: below every real key."""
+"""Key of an empty place, below every real key."""
 
 _LOW = 0xFFFFFFFF
 _STRIPES = 16
@@ -17,21 +17,21 @@ _BUFFER_PER_K = 2
 
 
 def pack(scores: Tensor, positions: Tensor) -> Tensor:
-    """int64 keys whose order is the ranking order, of float32 scores and positions from 0 up to 2**32."""
+    """Pack float32 scores and positions from 0 up to 2**32 into int64 keys, whose order is the ranking."""
     bits = (scores + 0.0).view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.to(torch.int64) << 32) + (_LOW - positions)
 
 
 def unpack(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """The (scores float32, positions int64) that were packed; of EMPTY keys, meaningless ones."""
+    """Unpack keys into (scores float32, positions int64); those of EMPTY keys mean nothing."""
     ordered = (keys >> 32).to(torch.int32)
     bits = ordered ^ ((ordered >> 31) & 0x7FFFFFFF)
     return bits.view(torch.float32), _LOW - (keys & _LOW)
 
 
 def merge_top(keys_a: Tensor, paired_a: Tensor, keys_b: Tensor, paired_b: Tensor) -> tuple[Tensor, Tensor]:
-    """The best k of two top-k lists, best first, with the scores that travel along."""
+    """Merge two top-k lists into the best k, best first, with the paired scores."""
     keys, where = torch.cat([keys_a, keys_b], 1).topk(keys_a.shape[1], dim=1)
     return keys, torch.cat([paired_a, paired_b], 1).gather(1, where)
 
@@ -40,22 +40,14 @@ class PairedTopK:
     """The top-k per query of both arms, from scores that arrive tile by tile, positions increasing.
 
     After the first tiles almost no score beats the k-th best so far. So a tile is first reduced to the maxima of
-    stripes of columns, and only stripes that hold a winner are looked into. What one arm ranks high the other mostly
-    does too, so winners of either arm go into one buffer, with both scores; when it is full it is merged into both
-    lists.
-
-    `bars` (float32 [n_queries] each) are scores that items must beat from the start. Of a bar that was set too high,
-    the k-th best of the list tells: it does not beat the bar (an item that won in the other arm stands there), or is
-    `EMPTY`. Whoever sets bars looks for that afterwards.
+    stripes of columns, and only stripes with a winner are searched. Both arms mostly rank the same items high, so
+    winners of either arm go into one buffer with both scores; when it is full, it is merged into both lists.
     """
 
-    def __init__(self, n_queries: int, k: int, device: torch.device, bars: tuple[Tensor, Tensor] | None = None) -> None:
+    def __init__(self, n_queries: int, k: int, device: torch.device) -> None:
         self.k = k
         self.reference = _TopK(n_queries, k, device)
         self.candidate = _TopK(n_queries, k, device)
-        self.primed = bars is not None
-        if bars is not None:
-            self.reference.threshold, self.candidate.threshold = bars
         self.capacity = max(64, _BUFFER_PER_K * k)
         shape = (n_queries, self.capacity)
         self.scores = torch.full((2, *shape), float("-inf"), device=device)
@@ -64,9 +56,9 @@ class PairedTopK:
         self.seen = 0
 
     def add(self, reference: Tensor, candidate: Tensor, offset: int) -> None:
-        """Take a tile in; positions start at `offset`, behind all before. An item at -inf in both arms never enters."""
+        """Add a tile whose positions start at `offset`, after all before. An item at -inf in both arms never enters."""
         n, width = reference.shape
-        selective, self.seen = self.primed or self.seen >= self.k, self.seen + width
+        selective, self.seen = self.seen >= self.k, self.seen + width
         if not selective:  # there are no scores to beat yet
             self._add_all(reference, candidate, offset)
             return
@@ -89,12 +81,12 @@ class PairedTopK:
         self.fill += counts
 
     def finish(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Both lists, best first: reference keys and paired, candidate keys and paired scores."""
+        """Return both lists, best first: reference keys, their paired scores, candidate keys, their paired scores."""
         self.flush()
         return (*self.reference.sorted(), *self.candidate.sorted())
 
     def _winners(self, reference: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows (sorted) and columns of the items that beat the k-th best of either arm.
+        """Return rows (sorted) and columns of the items that beat the k-th best of either arm.
 
         Later positions lose ties, so only strictly greater scores win.
         """
@@ -122,7 +114,7 @@ class PairedTopK:
         self.candidate.merge(candidate, reference, positions)
 
     def flush(self) -> None:
-        """Merge what lies in the buffer into both lists."""
+        """Merge the buffer into both lists."""
         used = int(self.fill.max())
         if used:
             reference, candidate = self.scores[:, :, :used]
@@ -155,6 +147,6 @@ class _TopK:
 
 
 def storage(tile: Tensor) -> Tensor:
-    """The storage a (maybe narrowed) tile looks into: row * stride + column indexes it."""
+    """Return the storage of a tile, which may be narrowed; row * stride + column indexes it."""
     n, width = tile.shape
     return tile.as_strided(((n - 1) * tile.stride(0) + width,), (1,))

@@ -1,7 +1,6 @@
-"""The step before quantization that gives every layer its width."""
+"""Choose a width for every layer, before anything is quantized."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +9,9 @@ from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.allocation.solver import solve
 from quantdrift.allocation.units import excluded, runtime_units
 from quantdrift.base.errors import DataError, UnsupportedError
-from quantdrift.base.progress import Progress
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.measuring.flow import Arms, Flow, Reading
-from quantdrift.measuring.problem import CachedArrays, GapProblem, Setting, contenders_for, draw_queries
+from quantdrift.measuring.problem import CachedArrays, Setting, contenders_for, draw_queries
 from quantdrift.measuring.readings import Classes, Search
 from quantdrift.models.store import key_of
 from quantdrift.scheme import Scheme
@@ -21,11 +19,11 @@ from quantdrift.sensitivity.criteria import losses_of
 from quantdrift.spec.grammar import needs_inputs
 
 _VERSION = 2
-"""Version of what criteria measure; another one makes cached sensitivities void."""
+"""Version of the criteria; another version makes cached sensitivities void."""
 
 
 def choose_widths(flow: Flow, reading: Reading, reference: Arms) -> None:
-    """Give the layers of a pair widths for these data, where a criterion chooses them and has not."""
+    """Choose the widths of a pair's layers for these data, where a criterion chooses them and has not done so yet."""
     pair = flow.pair
     if isinstance(pair, QuantizedPair) and pair.needs_widths:
         allocation = allocate_for(flow, pair, reading, reference)[0]
@@ -38,62 +36,29 @@ def allocate_for(
 ) -> tuple[Allocation, Setting, NDArray[np.int64]]:
     """Measure the layers and choose their widths; labels play no part.
 
-    Layers are measured on a quarter of the queries of a search at most, of which those that are held out stay unseen,
-    or on train inputs of classes.
+    Layers are measured on at most a quarter of the queries of a search, none of them held out, or on train inputs of
+    classes. `keep` maps a pattern of layer names to the width that such layers are kept at.
 
-    `keep` maps a pattern of layer names to the width that such layers are kept at. Also what the criterion looked at,
-    and the positions of the calibration inputs, int64; empty if there are none.
+    Returns:
+        The allocation, the setting in which layers were measured, and the positions of the calibration inputs, int64.
 
     Raises:
         DataError: there are no inputs to measure the layers on.
     """
-    scheme, criterion = pair.scheme, pair.scheme.criterion
+    scheme, criterion = pair.scheme, str(pair.scheme.criterion)
     wanted, seed = int(scheme.option("queries", "128")), int(scheme.option("seed", "0"))  # the paper takes 128
     if not isinstance(reading, Search | Classes):
         raise UnsupportedError(
             f"{scheme}: a criterion chooses widths on a search or on classes; expected a stored allocation"
         )
     chosen: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-    problem, ids = None, list[str]()
+    ids, problem = list[str](), None
     if needs_inputs(criterion):
-        if isinstance(reading, Search):
-            names = reading.queries.ids
-            chosen = draw_queries(len(names), wanted=wanted, seed=seed, held_out=reading.held_out)
-            ids = [names[row] for row in chosen.tolist()]
-        elif reading.train is None:
-            raise DataError(
-                f"{criterion} measures layers on inputs of the train part, never on those that are evaluated, and "
-                f"{reading.dataset} has no train part; add one, or use a criterion that needs no inputs "
-                "(reconstruction, sqnr)"
-            )
-        else:
-            names = reading.train.ids
-            drawn = np.random.default_rng(seed).choice(len(names), size=min(wanted, len(names)), replace=False)
-            chosen = np.sort(drawn).astype(np.int64)
-            # ids differ within a part only: an evaluated input may have the same
-            ids = [f"train part: {names[row]}" for row in chosen.tolist()]
+        chosen, ids = _calibration_inputs(reading, criterion, wanted=wanted, seed=seed)
         problem = reading.problem(flow, reference, chosen, contenders_for(len(chosen)))
-    root, progress = flow.store.root, flow.progress
-    made = allocate(pair, problem, ids=ids, dataset=reading.dataset, root=root, progress=progress, keep=keep)
-    return *made, chosen
-
-
-def allocate(
-    pair: QuantizedPair,
-    problem: GapProblem | None = None,
-    *,
-    ids: Sequence[str] = (),
-    dataset: str | None = None,
-    root: Path | None,
-    progress: Progress,
-    keep: Mapping[str, int] | None = None,
-) -> tuple[Allocation, Setting]:
-    """Score the layers and choose their widths, by gaps of inputs of these names where the criterion needs some."""
-    scheme, criterion, seed = pair.scheme, str(pair.scheme.criterion), int(pair.scheme.option("seed", "0"))
-    solver, fused = scheme.option("solver", "knapsack"), scheme.option("units") == "fused"
     units, kept = left_out([layer.name for layer in pair.layers], scheme, keep)
     digest = None if problem is None else problem.digest
-    # quantizer and budget have no part in the key, so that all share what is measured
+    # without quantizer and budget, so that all of them share the measurements
     key = key_of(
         version=_VERSION,
         weights=pair.fingerprint,
@@ -108,9 +73,9 @@ def allocate(
         widths=scheme.widths,
         group_size=scheme.group_size,
         seed=seed,
-        progress=progress,
+        progress=flow.progress,
         problem=problem,
-        kept=CachedArrays(root, key),
+        kept=CachedArrays(flow.store.root, key),
     )
     losses = losses_of(criterion, setting)
     for layer, row in zip(pair.layers, losses, strict=True):
@@ -126,7 +91,7 @@ def allocate(
         budget=scheme.weight_bits,
         units=units,
         kept=kept,
-        method=solver,
+        method=scheme.option("solver", "knapsack"),
     )
     layers = tuple(
         AllocatedLayer(
@@ -134,7 +99,7 @@ def allocate(
             shape=(layer.weight.shape[0], layer.weight.shape[1]),
             width=width,
             loss=tuple(row) if fixed is None else None,
-            unit=unit if fused and fixed is None else None,
+            unit=unit if scheme.option("units") == "fused" and fixed is None else None,
         )
         for layer, width, row, fixed, unit in zip(
             pair.layers, solution.widths.tolist(), losses.tolist(), kept, units.tolist(), strict=True
@@ -148,7 +113,7 @@ def allocate(
         criterion=criterion,
         widths=scheme.widths,
         budget=scheme.weight_bits,
-        method=solver,
+        method=scheme.option("solver", "knapsack"),
         status=solution.status,
         bound=solution.bound,
         layers=layers,
@@ -156,17 +121,40 @@ def allocate(
         others_bits=round(bits.all_parameters * bits.n_parameters) - sum(x.n_weights * x.width for x in layers),
         quantizer=scheme.quantizer,
         seed=seed,
-        dataset=None if problem is None else dataset,
+        dataset=None if problem is None else reading.dataset,
         data_digest=digest,
         input_ids=tuple(ids),
     )
-    return allocation, setting
+    return allocation, setting, chosen
+
+
+def _calibration_inputs(
+    reading: Search | Classes, criterion: str, *, wanted: int, seed: int
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Draw the inputs to measure layers on: positions of queries or of train inputs, ascending, and their names."""
+    if isinstance(reading, Search):
+        names = reading.queries.ids
+        chosen = draw_queries(len(names), wanted=wanted, seed=seed, held_out=reading.held_out)
+        return chosen, [names[row] for row in chosen.tolist()]
+    if reading.train is None:
+        raise DataError(
+            f"{criterion} measures layers on inputs of the train part, never on those that are evaluated, and "
+            f"{reading.dataset} has no train part; add one, or use a criterion that needs no inputs "
+            "(reconstruction, sqnr)"
+        )
+    names = reading.train.ids
+    chosen = np.sort(np.random.default_rng(seed).choice(len(names), size=min(wanted, len(names)), replace=False))
+    # ids differ within a part only: an evaluated input may have the same
+    return chosen.astype(np.int64), [f"train part: {names[row]}" for row in chosen.tolist()]
 
 
 def left_out(
     names: Sequence[str], scheme: Scheme, keep: Mapping[str, int] | None
 ) -> tuple[NDArray[np.int64], list[int | None]]:
-    """The unit of every layer, whose layers share a width, int64 [n_layers]; and the width it is kept at, or None."""
+    """Return the unit of every layer, int64 [n_layers], and the width that the layer is kept at, or None.
+
+    The layers of a unit share a width.
+    """
     units = runtime_units(names) if scheme.option("units") == "fused" else np.arange(len(names))
     widths = excluded(names, keep or {}, units=units)
     if len(widths) == len(names):

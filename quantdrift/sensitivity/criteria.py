@@ -1,4 +1,4 @@
-"""The criteria: from a setting to a loss for every layer at every width."""
+"""The criteria: each gives the loss of every layer at every width."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,17 +14,17 @@ from quantdrift.measuring.problem import Setting
 from quantdrift.sensitivity.gaps import gap_exact_losses, gap_losses, rounding_error
 
 _BLOCK = 1 << 22
-"""Elements that are summed in float32; the sums of blocks add up in float64."""
+"""Elements that are summed in float32; sums of blocks are added in float64."""
 
 Array = NDArray[np.float64]
 
 
 def losses_of(name: str, setting: Setting) -> Array:
-    """The loss of each layer at each width, by one of `quantdrift.spec.grammar.CRITERIA`.
+    """Return the loss of each layer at each width by a criterion of `quantdrift.spec.grammar.CRITERIA`.
 
     float64 [n_layers, n_widths], at least 0, not rising with the width, and 0 at the widest. Losses of layers add up;
-    their unit is the criterion's own. Between two widths the paper's rule ranks layers by the first column over the
-    number of weights. Raises QuantDriftError where the model cannot be measured this way.
+    their unit depends on the criterion. With two widths the paper's rule ranks layers by the first column over the
+    number of weights. Raises QuantDriftError if the model cannot be measured this way.
     """
     measured = _CRITERIA[name]
     if measured not in _KEPT:
@@ -32,7 +32,7 @@ def losses_of(name: str, setting: Setting) -> Array:
     return setting.kept.get(f"{name}-{'-'.join(map(str, setting.widths))}", lambda: measured(setting))
 
 
-# --- criteria that look at Delta = W - Q(W), the change that rounding makes ---------------------------
+# --- criteria of Delta = W - Q(W), the change by rounding -----------------------------------------
 
 
 def reconstruction_losses(setting: Setting) -> Array:
@@ -60,10 +60,10 @@ def activation_salience_losses(setting: Setting) -> Array:
 
 
 def _rounding_losses(setting: Setting, factors: Sequence[Array | float]) -> Array:
-    """Sum over columns of factor times ||Delta[:, i]||^2.
+    """Sum factor times ||Delta[:, i]||^2 over the columns.
 
-    loss[l, b] = min over b' <= b of that at b', and 0 at the widest b: losses must fall, and where a finer grid
-    happens to lie worse, the codes of the coarser one fit in the wider format too.
+    loss[l, b] = min over b' <= b of the sum at b', and 0 at the widest b. So losses never rise: if a finer grid happens
+    to fit worse, the codes of the coarser one fit in the wider format, too.
     """
     losses = np.zeros((len(setting.layers), len(setting.widths)))
     with setting.progress.stage("rounding layers one by one", len(setting.layers)) as tell:
@@ -82,18 +82,18 @@ def _column_power(matrix: Tensor) -> Array:
     return total
 
 
-# --- criteria that do not look at the width: s_l 4^-b, as the power of rounding noise falls by four a bit
+# --- criteria that do not depend on the width: s_l 4^-b, as rounding noise has a quarter of the power per bit
 
 
 def activation_norm_losses(setting: Setting) -> Array:
-    """Input energy, s_l = sum_i E[x_i^2], whatever rounding does: is it enough to know that a layer's is large?"""
+    """Input energy, s_l = sum_i E[x_i^2], which does not look at the rounding of weights."""
     return _fading_losses(setting, [float(square.sum()) for square, _ in input_moments(setting)])
 
 
 def random_losses(setting: Setting) -> Array:
-    """Every order of the layers is as likely, s_l = |W_l| rank_l / n, rank a permutation of 1 to n.
+    """Random order of the layers, s_l = |W_l| rank_l / n, where rank is a permutation of 1 to n.
 
-    Layers are ranked by the score per weight, hence |W_l|: without it small layers would win.
+    Layers are ranked by the score per weight, hence the factor |W_l|.
     """
     n = len(setting.layers)
     ranks = 1 + np.random.default_rng(setting.seed).permutation(n)
@@ -112,18 +112,18 @@ def _fading_losses(setting: Setting, scores: Sequence[float]) -> Array:
 
 
 def distances_from_the_middle(names: Sequence[str], *, n_modules: int = 1) -> list[float]:
-    """The distance of each layer from the middle of its stack of blocks.
+    """Return the distance of each layer from the middle of its stack of blocks.
 
-    A stack is the outermost list of numbered modules on a layer's path that repeats itself: most of its layers have
-    another's name in another block. Two towers are two stacks. d is the number of the block, and the middle lies
-    halfway between the first and the last. What stands before or behind the blocks (embedding projections, pooler,
-    head) is as far as the end it stands at. A model without blocks is one stack of layers in the order of definition.
+    A stack is the outermost list of numbered modules on a layer's path in which most layers have the name of a layer in
+    another block. Two towers are two stacks. d is the number of the block, and the middle lies halfway between the
+    first and the last. Layers outside the blocks (embedding projections, pooler, head) have the greatest distance, 1. A
+    model without blocks is one stack of layers in the order of definition.
 
     >>> distances_from_the_middle([f"blocks.{block}.fc" for block in range(5)] + ["head"])
     [1.0, 0.5, 0.0, 0.5, 1.0, 1.0]
     """
     first = int(n_modules > 1)
-    # of every layer the lists that it is in, outermost first: path of the list, path in the block, number
+    # the lists around each layer, outermost first: path of the list, path in the block, number of the block
     inside = [
         [(path[:at], path[at + 1 :], int(path[at])) for at in range(first, len(path)) if path[at].isdecimal()]
         for path in (tuple(name.split(".")) for name in names)
@@ -145,14 +145,13 @@ def distances_from_the_middle(names: Sequence[str], *, n_modules: int = 1) -> li
     return distances
 
 
-# --- what calibration inputs look like at every layer of the reference, from one run ----------------
+# --- moments of the inputs of every layer, from one run of the reference ----------------
 
 
 def input_moments(setting: Setting) -> list[list[Array]]:
-    """Give E[x_i^2] and E|x_i| of every layer's input, float64 [in_features], over the tokens of all inputs.
+    """Return E[x_i^2] and E|x_i| of every layer's input, float64 [in_features], over all tokens but padding.
 
-    Padding does not count. A layer that is called several times counts all its tokens; one that is never reached has
-    zeros.
+    All calls of a layer count; a layer that is never reached has zeros.
     """
     sizes = [layer.weight.shape[1] for layer in setting.layers]
     sums = setting.kept.get("input_moments", lambda: _summed_inputs(setting, sizes))
@@ -161,7 +160,7 @@ def input_moments(setting: Setting) -> list[list[Array]]:
 
 
 def _summed_inputs(setting: Setting, sizes: Sequence[int]) -> Array:
-    """Tokens, sums of x^2 and sums of |x|, of one layer after another."""
+    """Return number of tokens, sums of x^2 and sums of |x| for one layer after another."""
     parts = [np.zeros(1 + 2 * size) for size in sizes]
 
     def arrive(number: int, x: Tensor, mask: Tensor | None) -> None:
@@ -200,4 +199,4 @@ _CRITERIA: dict[str, Callable[[Setting], Array]] = {
     "random": random_losses,
 }
 _KEPT = {reconstruction_losses, sqnr_losses, activation_error_losses, activation_salience_losses}
-"""Criteria whose losses are cached whole; the others cache what takes long, if anything does."""
+"""Criteria whose losses are cached; the others cache slow intermediate results, if they have any."""

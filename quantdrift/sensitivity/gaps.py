@@ -1,4 +1,4 @@
-"""How far every gap moves when a layer is rounded: to first order by gradients, or by rounding it."""
+"""The shift of every gap when a layer is rounded: to first order by gradients, or measured by rounding it."""
 
 import math
 from collections import defaultdict
@@ -23,14 +23,14 @@ from quantdrift.models.layers import LinearLayer
 from quantdrift.models.weights import saved_weights
 
 _ROOM = 7 * 2**28
-"""Bytes for weights and the changes of them; a change that does not fit is made again each time it is needed."""
+"""Bytes for weights and their changes; a change that does not fit is computed again each time."""
 _TOLERANCE = 1e-2
-"""Tolerance of an output that is found again, relative to its length: bfloat16 is off by up to 0.4 %."""
+"""Relative tolerance when an output is identified among those of the model: bfloat16 is off by up to 0.4 %."""
 _INSTEAD = "use the criterion gap_exact, which needs no gradients"
 
 
 def rounding_error(layer: LinearLayer, bits: int, group_size: int | None) -> Tensor:
-    """The change W - Q(W) that rounding to nearest makes to a layer, float32 [out_features, in_features]."""
+    """Return the change W - Q(W) of a layer by rounding to nearest, float32 [out_features, in_features]."""
     weight = layer.weight
     quantized = quantize_rtn(weight, bits=bits, group_size=group_size)
     return weight.float() - quantized.dequantize(weight.dtype).float()
@@ -38,7 +38,7 @@ def rounding_error(layer: LinearLayer, bits: int, group_size: int | None) -> Ten
 
 @contextmanager
 def rounded(layers: Sequence[LinearLayer], widths: Sequence[int], group_size: int | None) -> Iterator[None]:
-    """Inside, the layers are rounded to these widths, 16 leaving one alone; afterwards as before, bit for bit."""
+    """Inside, layers are rounded to these widths (16 leaves one alone); on leaving, they are restored bit for bit."""
     with saved_weights(layers):
         for layer, bits in zip(layers, widths, strict=True):
             if bits <= 8:  # noqa: PLR2004 -- the widest that is rounded to
@@ -50,11 +50,11 @@ def rounded(layers: Sequence[LinearLayer], widths: Sequence[int], group_size: in
 
 
 def gap_losses(setting: Setting) -> NDArray[np.float64]:
-    """The criterion `gap`: mean square of the shift that one layer makes in a gap, to first order.
+    """The criterion `gap`: mean square of the first-order shift of the gaps by one layer.
 
-    loss[l, b] = mean over inputs of c(b)^2, less the same at the widest width, with c from `contributions`. Shifts of
-    different layers are nearly independent, so their mean squares add up to that of the whole model's shift, which is
-    what carries a gap across zero; medians do not.
+    loss[l, b] = mean over inputs of c(b)^2, minus its value at the widest width, with c from `contributions`. Shifts of
+    different layers are nearly independent, so their mean squares, unlike medians, add up to the mean square of the
+    whole model's shift, which carries gaps across zero.
 
     Source: the paper's gap sensitivity (section 5.1), with another average and all layers at once.
     """
@@ -64,17 +64,17 @@ def gap_losses(setting: Setting) -> NDArray[np.float64]:
 def mean_square_losses(shifts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Losses [n_layers, n_widths] of shifts [n_inputs, n_contenders, n_layers, n_widths], nan without a contender."""
     squares = np.nanmean(shifts**2, axis=(0, 1))
-    # a wider width that happens to lie worse could hold the narrower one's codes
+    # a wider format that happens to fit worse could hold the narrower one's codes
     falling: NDArray[np.float64] = np.minimum.accumulate(squares, axis=1)
     return falling - falling[:, -1:]
 
 
 def contributions(setting: Setting) -> NDArray[np.float64]:
-    """The shift of each gap when one layer is rounded to nearest, to first order, with its sign.
+    """Return the signed first-order shift of each gap when one layer is rounded to nearest.
 
-    c = sum over the gap's rows of <d gap / d W, Q(W) - W>, one row after another: so a gradient by a weight is of one
-    row alone, whatever the model does between the rows of a batch. Contributions of layers add up, as far as the
-    model is linear in the change.
+    c = sum over the gap's rows of <d gap / d W, Q(W) - W>. Rows run one by one, so a gradient belongs to one row,
+    whatever the model does between the rows of a batch. Contributions of layers add up as far as the model is linear in
+    the change.
     """
     name = f"contributions-{'-'.join(map(str, setting.widths))}"
     return setting.kept.get(name, lambda: _contributions(setting))
@@ -101,10 +101,9 @@ _Seeds = dict[int, dict[bytes, tuple[Tensor, list[tuple[int, int]]]]]
 
 
 def seeds_of(problem: GapProblem) -> _Seeds:
-    """Row to the gradients by its output, each once, and the gaps (input, contender) that it is of.
+    """Map each row to the gradients of gaps by its output, with the gaps (input, contender) that share a gradient.
 
-    The first document of a query has to do with the gaps to all contenders, with the same gradient in all of them:
-    what is the same goes back through the model once.
+    The first document of a query has the same gradient in the gaps to all contenders; it is propagated back once.
     """
     outputs = problem.reference_outputs()
     with torch.inference_mode(False), torch.enable_grad():
@@ -122,11 +121,10 @@ def seeds_of(problem: GapProblem) -> _Seeds:
 
 @contextmanager
 def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], NDArray[np.float64]]]:
-    """Inside, weights alone ask for gradients, and one function passes one back.
+    """Inside, only weights require gradients; yield a function that propagates a gradient back.
 
-    It takes outputs [1, dim] and the gradient by them [dim], and gives <gradient by the weight, change> of every
-    layer and width, float64 [n_layers, n_widths]. A weight's own gradient is gone as soon as that is computed, so
-    there is room for one of them.
+    It takes outputs [1, dim] and the gradient by them [dim], and returns <gradient by the weight, change> for every
+    layer and width, float64 [n_layers, n_widths]. The gradient of a weight is freed at once, so only one is in memory.
     """
     kept: dict[int, Tensor] = {}
     products = np.zeros((len(setting.layers), len(setting.widths)))
@@ -137,7 +135,7 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
             numbers[parameter].append(number)  # type: ignore[index]  # a linear module's weight is a tensor
 
     def changes(number: int) -> Tensor:
-        """Return what rounding adds to a layer's weight, float32 [n_widths, out_features * in_features]."""
+        """Return the change of a layer's weight by rounding, float32 [n_widths, out_features * in_features]."""
         if number in kept:
             return kept[number]
         errors = [rounding_error(setting.layers[number], bits, setting.group_size) for bits in setting.widths]
@@ -169,7 +167,7 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
 
 @contextmanager
 def asking_gradients(modules: Sequence[nn.Module], wanted: Collection[Tensor]) -> Iterator[None]:
-    """Inside, these parameters of the modules ask for gradients, and have none yet; afterwards all is as before."""
+    """Inside, only these parameters of the modules require gradients, and have none yet; on leaving all is restored."""
     with ExitStack() as stack:
         for parameter in (parameter for module in modules for parameter in module.parameters()):
             stack.callback(setattr, parameter, "grad", parameter.grad)
@@ -182,7 +180,7 @@ def asking_gradients(modules: Sequence[nn.Module], wanted: Collection[Tensor]) -
 def with_graph(
     modules: Sequence[nn.Module], encode: Callable[[], Vectors], *, what: str = "its gap", instead: str = _INSTEAD
 ) -> Tensor:
-    """What `encode` returns of rows in one call of the model, [n, dim], with the graph behind it."""
+    """Return the outputs of `encode`, [n, dim], which calls the model once, with their autograd graph."""
     calls: list[list[Tensor]] = []
     with ExitStack() as stack:
         for module in modules:
@@ -198,12 +196,12 @@ def with_graph(
             if tensor.dim() != 2 or len(tensor) != len(wanted) or not tensor.requires_grad:  # noqa: PLR2004 -- rows
                 continue
             as_it_is = tensor[:, : wanted.shape[1]]
-            # a vector of unit length changes otherwise than the one that it is made of: never along itself
+            # normalization changes the gradient, which then has no part along the vector
             for outputs in (as_it_is, normalize(as_it_is, dim=1)):
                 values = outputs.detach().float().cpu()
                 if values.shape != wanted.shape:
                     continue
-                # a harness puts rows in an order of its own
+                # a harness may have changed the order of rows
                 order = torch.cdist(wanted, values, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=1)
                 if (values[order] - wanted).norm() <= _TOLERANCE * wanted.norm():
                     return outputs[order.to(outputs.device)]
@@ -215,7 +213,7 @@ def with_graph(
 
 @contextmanager
 def _traced(module: nn.Module, calls: list[list[Tensor]]) -> Iterator[None]:
-    """Inside, calls of the module make a graph, also those that go past its hooks, and what comes out is noted."""
+    """Inside, calls of the module build a graph, even without hooks, and its output tensors are collected."""
     forward = module.forward
 
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -226,7 +224,7 @@ def _traced(module: nn.Module, calls: list[list[Tensor]]) -> Iterator[None]:
             return tensor.detach()
 
         with torch.inference_mode(False), torch.enable_grad():
-            # an inference tensor has no gradients, a copy of it has
+            # an inference tensor cannot have gradients, but a copy can
             return _mapped(forward(*_mapped(args, torch.clone), **_mapped(kwargs, torch.clone)), detached)
 
     with computing_by(module, traced):
@@ -234,13 +232,13 @@ def _traced(module: nn.Module, calls: list[list[Tensor]]) -> Iterator[None]:
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Copy containers, with every tensor changed."""
+    """Copy nested containers and apply a function to every tensor."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
         parts = {key: _mapped(part, change) for key, part in value.items()}
         kind: Any = type(value)
-        # transformers' outputs take keywords; a dict and its BatchEncoding, a mapping
+        # outputs of transformers take keywords; dict and BatchEncoding take a mapping
         return kind(**parts) if hasattr(value, "to_tuple") else kind(parts)
     if type(value) in (tuple, list):
         return type(value)(_mapped(part, change) for part in value)
@@ -253,8 +251,8 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 def gap_exact_losses(setting: Setting) -> NDArray[np.float64]:
     """The criterion `gap_exact`: median shift of the gap to the runner-up, s_l(b) = median |gap_l - gap|.
 
-    loss[l, b] = min over b' <= b of s_l(b'), and 0 at the widest b: losses must fall, and where a finer grid happens
-    to lie worse, the wider format can hold the coarser one.
+    loss[l, b] = min over b' <= b of s_l(b'), and 0 at the widest b. So losses never rise: if a finer grid happens to
+    fit worse, the wider format can hold the codes of the coarser one.
     """
     has_one = setting.gaps.valid[:, 0]
     medians = np.median(np.abs(exact_shifts(setting)[:, :, has_one, 0]), axis=2)
@@ -262,9 +260,9 @@ def gap_exact_losses(setting: Setting) -> NDArray[np.float64]:
 
 
 def exact_shifts(setting: Setting) -> NDArray[np.float64]:
-    """The shift of each gap when one layer is rounded to nearest.
+    """Measure the shift of each gap when one layer is rounded to nearest.
 
-    float64 [n_layers, n_widths - 1, n_inputs, n_contenders], gap with the layer rounded - gap of the reference, between
+    float64 [n_layers, n_widths - 1, n_inputs, n_contenders]: gap with the layer rounded - gap of the reference, between
     the same two items.
     """
     return setting.kept.get(f"gap_exact-{'-'.join(map(str, setting.widths))}", lambda: _exact_shifts(setting))

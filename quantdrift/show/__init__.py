@@ -1,1 +1,1 @@
-"""Tables, lines and JSON: what a command shows, in a terminal, in Markdown or as data."""
+"""Show the output of a command: tables and sentences on a terminal, Markdown, JSON."""

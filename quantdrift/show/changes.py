@@ -12,21 +12,21 @@ from quantdrift.runs.identity import classifies
 from quantdrift.show.tables import Column, Grid, Kind, table
 
 _TEXT = 240
-"""Characters of a text on the screen."""
+"""Characters of a text on a terminal at most."""
 _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("rank_before", "rank_after"), "count"),
     **dict.fromkeys(("was_right", "is_right"), "flag"),
     **dict.fromkeys(("gap", "score_before", "score_after", "separation"), "number"),
 }
-"""Kinds of the fields of a changed input that are no words."""
+"""Kinds of those fields of a changed input that are not words."""
 
 
 def changed_columns(texts: Texts, *, exact: bool) -> list[Column]:
-    """The input, what either arm answers, and how it changed; in JSON and files every field, and whole texts.
+    """Columns for the input, the answers of both arms and the change; JSON and files have every field and whole texts.
 
     Args:
-        texts: of inputs and items.
-        exact: whether separations are exact; of cut lists they are bounds.
+        texts: the texts of inputs and items.
+        exact: whether separations are exact; of truncated lists they are upper bounds.
     """
 
     def named(changed: Changed) -> str:
@@ -34,7 +34,7 @@ def changed_columns(texts: Texts, *, exact: bool) -> list[Column]:
         return shown(changed.input_id) + ("" if text is None else f": {shown(text, _TEXT)}")
 
     def answer(arm: str, other: str, changed: Changed) -> str:
-        """An arm's first answer, its score, whether it is relevant, its rank in the other arm, and its text."""
+        """The first answer of an arm with its score, relevance, rank in the other arm, and text."""
         here, there, right = ("before", "after", "was") if arm == "reference" else ("after", "before", "is")
         name, score, rank = (getattr(changed, part) for part in (here, f"score_{here}", f"rank_{there}"))
         relevant = getattr(changed, f"{right}_right")
@@ -64,7 +64,7 @@ def changed_columns(texts: Texts, *, exact: bool) -> list[Column]:
 
 
 def counts_of(changed: Sequence[Changed]) -> dict[str, int]:
-    """Kind of change to the number of inputs; empty where there are no labels."""
+    """Number of inputs for each kind of change; empty without labels."""
     kinds = [change.kind for change in changed]
     return {} if set(kinds) <= {None} else {name: kinds.count(name) for name in KINDS}
 
@@ -79,7 +79,7 @@ def changes_grid(
     k: int,
     told: str,
 ) -> Grid:
-    """Show those that are `listed` of the inputs that changed in a run; `told` says where the texts are from."""
+    """Show `listed`, which are some of the changed inputs of a run; `told` names the source of the texts."""
     what = f"other first {k}" if k > 1 else "another class" if classifies(record) else "another top-1"
     parts = ", ".join(f"{count:,} {name}" for name, count in counts_of(changed).items())
     lines = (

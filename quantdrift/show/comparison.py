@@ -13,15 +13,15 @@ _VERDICTS = {
     "no worse": "No worse by {margin} or more: {names}.",
     "worse": "Worse: {names}.",
     "better": "Better: {names}.",
-    "inconclusive": "Undecided, though there are enough inputs to show no worse if there were no difference: {names}.",
-    "no difference shown": "No difference shown, which is not the same as no difference (--margin asks whether B is no "
-    "worse): {names}.",
+    "inconclusive": "Undecided, with enough inputs to show no worse if there were no difference: {names}.",
+    "no difference shown": "No difference shown, which is not the same as no difference (with --margin you ask "
+    "whether B is no worse): {names}.",
     "underpowered": "Undecided, too few inputs: {names}.",
 }
 
 
 def comparison_grid(comparison: Comparison) -> Grid:
-    """A row a metric; with a margin there are more columns."""
+    """One row for each metric; a margin adds columns."""
 
     def needed(row: PairedComparison) -> str:
         return "-" if row.inputs_needed is None else f"{row.inputs_needed:,} ({row.n:,})"
@@ -44,7 +44,7 @@ def comparison_grid(comparison: Comparison) -> Grid:
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
-    """The finding in plain sentences: what to know, who changes which inputs, the verdicts."""
+    """The notes, the inputs that only one run changes, and the verdicts, as sentences."""
     for note in comparison.notes:
         yield f"Note: {note}."
     for row in comparison.metrics:

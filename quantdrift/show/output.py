@@ -1,4 +1,4 @@
-"""The output of a command, and the one way to print it: as tables and sentences, as JSON or as Markdown."""
+"""The output of a command, printed as tables and sentences, as JSON or as Markdown."""
 
 from __future__ import annotations
 
@@ -21,17 +21,25 @@ _STYLES = {
     **dict.fromkeys(("fail", "error", "worse"), "red"),
     **dict.fromkeys(("incomparable", "underpowered"), "yellow"),
 }
-"""Styles of verdicts, which stand in a table's last column."""
+"""Styles of verdicts in the last column of a table."""
 _FIRST = 24
-"""Columns that the words of a table need beside its numbers."""
+"""Characters of a terminal's width that are kept for the words of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """All that a command says: `data` is the JSON; `about` stands above the tables and `lines` below.
+    """The output of a command.
 
-    `next`, on a terminal only, is where something lies and what to type next: lines that are not broken. `text` is
-    printed as it is, whatever the format but JSON, and `markdown` as Markdown. `code` is the exit code.
+    Attributes:
+        data: the JSON.
+        title: the first line.
+        about: lines above the tables.
+        grids: the tables.
+        lines: sentences below the tables.
+        next: lines on a terminal alone, which are not wrapped: the files written and the commands to type next.
+        text: printed in place of all of these in every format but JSON.
+        markdown: printed in place of them as Markdown.
+        code: the exit code.
     """
 
     data: Any = None
@@ -46,14 +54,14 @@ class Output:
 
 
 def form_of(asked: Sequence[str]) -> Form:
-    """The format that was asked for; a table if none was."""
+    """The format that the options ask for; by default a table."""
     if len(asked) > 1:
         raise QuantDriftError(f"expected {' or '.join(f'--{name}' for name in asked)}; got both")
     return cast(Form, asked[0]) if asked else "table"
 
 
 def emit(shown: Output, form: Form = "table") -> None:
-    """Print what a command found."""
+    """Print the output of a command."""
     if form == "json":
         print_json(shown.data)
     elif text := shown.text or (shown.markdown if form == "markdown" else ""):
@@ -71,7 +79,7 @@ def _emit_markdown(shown: Output) -> None:
 
 
 def grid_markdown(grid: Grid, *, names: Collection[str] = (), most: int | None = None) -> str:
-    """A table with its title and its lines, as Markdown: its first rows, if so many are told; `names` are code."""
+    """A table with its title and lines as Markdown, at most `most` rows; the columns in `names` are shown as code."""
     more = [] if most is None or len(grid.rows) <= most else [f"and {len(grid.rows) - most:,} more rows"]
     lines = "\n".join(f"- {prose(line)}" for line in (*more, *grid.lines))
     title = f"**{prose(grid.title)}**" if grid.title else ""
@@ -96,7 +104,7 @@ def _emit_tables(shown: Output) -> None:
         else:
             _print_table(grid, out)
         for line in grid.lines:
-            out.print(line, soft_wrap=bool(grid.plain))  # below what is not broken
+            out.print(line, soft_wrap=bool(grid.plain))
     for line in shown.lines:
         out.print(line)
     for line in shown.next:
@@ -104,7 +112,7 @@ def _emit_tables(shown: Output) -> None:
 
 
 def _print_table(grid: Grid, out: Console) -> None:
-    """Numbers are not broken: where the terminal is too narrow for them, the table is wider."""
+    """Print a table; if the terminal is too narrow for its numbers, the table is wider, and numbers stay whole."""
     from quantdrift.base.console import console
 
     numbers = {column for column, name in enumerate(grid.head) if column and name not in grid.words}

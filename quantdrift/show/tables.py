@@ -1,4 +1,4 @@
-"""Tables, as terminals, Markdown and pages show them."""
+"""Tables for terminals, Markdown, pages, JSON and files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """One table. The first column holds words; the others numbers, unless they are named in `words`.
+    """One table. The first column and those named in `words` hold words, the others numbers.
 
-    With `stacked`, what is in brackets stands below the rest of a cell on a terminal. With `ruled` a line separates
+    On a terminal, `stacked` puts the part of a cell in brackets on a line of its own, and `ruled` draws a line between
     rows whose first cells differ.
     """
 
@@ -35,29 +35,29 @@ class Grid:
     lines: Sequence[str] = ()
     """Sentences below this table."""
     links: Sequence[str] = ()
-    """Where each row leads in a page: names of sections or of parts; empty for none."""
+    """Name of the section or part that each row links to in a page."""
     on_terminal: Grid | None = None
     plain: Sequence[str] = ()
-    """What a terminal shows in its place, if that is another one, or lines that are not broken."""
+    """A terminal shows `on_terminal`, or the unwrapped lines of `plain`, in place of this table."""
 
 
 Kind = Literal["words", "number", "count", "flag"]
 _CELL = 32_000
-"""Characters of a cell in CSV; a spreadsheet takes 32,767."""
+"""Characters of a cell in CSV at most; a spreadsheet takes 32,767."""
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
-"""What a spreadsheet takes for the beginning of a formula."""
+"""First characters of a formula in a spreadsheet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table, stated once for terminals, Markdown, JSON, CSV and Parquet.
+    """One column of a table, for terminals, Markdown, JSON, CSV and Parquet.
 
     Attributes:
-        title: its head where people read it; a column without one is in JSON and files alone.
-        value: of a row: a path of attributes, the key of a mapping, or a function.
-        show: turns the value into the text of a cell.
-        kind: words are written from the left; numbers and counts from the right.
-        key: its name in JSON and files: the path of `value` if not given. An empty one leaves it out there.
+        title: the column's head; a column without one is in JSON and files alone.
+        value: the value of a row, as a path of attributes, the key of a mapping, or a function.
+        show: the function from the value to the text of a cell.
+        kind: words are aligned on the left; numbers and counts on the right.
+        key: name in JSON and files; by default the path of `value`. An empty one leaves the column out there.
     """
 
     title: str
@@ -69,20 +69,20 @@ class Column:
 
     @property
     def name(self) -> str:
-        """Its name in JSON and files; empty if it is not there."""
+        """The name in JSON and files; empty if the column is left out there."""
         if self.key is not None:
             return self.key
         return self.value if isinstance(self.value, str) else ""
 
     def of(self, row: Any) -> Any:
-        """The value that a row has in this column."""
+        """The value of a row."""
         if not isinstance(self.value, str):
             return self.value(row)
         return row.get(self.value) if isinstance(row, Mapping) else attrgetter(self.value)(row)
 
 
 def table(columns: Sequence[Column], rows: Sequence[Any], **more: Any) -> Grid:
-    """Rows as people read them; `more` are further parts of the Grid."""
+    """Make the table of some rows; `more` are further fields of the Grid."""
     seen = [column for column in columns if column.title]
     return Grid(
         head=[column.title for column in seen],
@@ -93,7 +93,7 @@ def table(columns: Sequence[Column], rows: Sequence[Any], **more: Any) -> Grid:
 
 
 def metric_columns(metrics: Iterable[Metric], of: Callable[[Any], Mapping[str, Estimate]]) -> list[Column]:
-    """A column a metric, with its interval, where `of` gives a row's estimates by name; JSON has these as a whole."""
+    """One column per metric, with intervals, which JSON leaves out; `of` returns the estimates of a row by name."""
     from quantdrift.metrics.numbers import cell  # noqa: PLC0415 -- scipy
 
     def column(metric: Metric) -> Column:
@@ -103,19 +103,19 @@ def metric_columns(metrics: Iterable[Metric], of: Callable[[Any], Mapping[str, E
 
 
 def records(columns: Sequence[Column], rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Rows as JSON has them."""
+    """The rows as JSON values."""
     from quantdrift.statistics.estimates import as_json  # noqa: PLC0415 -- scipy
 
     return [as_json({column.name: column.of(row) for column in columns if column.name}) for row in rows]
 
 
 def write_table(columns: Sequence[Column], rows: Sequence[Any], path: Path) -> None:
-    """Write rows into .csv that no spreadsheet runs, or into .parquet, which DuckDB and pandas read.
+    """Write rows into a .csv or .parquet file.
 
-    In CSV a text that begins like a formula gets an apostrophe.
+    In CSV a text that begins like a formula gets an apostrophe, so that no spreadsheet runs it.
 
     Raises:
-        QuantDriftError: the name ends in something else, or it cannot be written.
+        QuantDriftError: the file has another suffix, or cannot be written.
     """
     import pyarrow as pa  # noqa: PLC0415 -- slow to load
     from pyarrow import csv, parquet  # noqa: PLC0415
@@ -124,7 +124,7 @@ def write_table(columns: Sequence[Column], rows: Sequence[Any], path: Path) -> N
 
     writers = {".csv": csv.write_csv, ".parquet": parquet.write_table}
     if path.suffix.lower() not in writers:
-        raise QuantDriftError(f"the name of a table tells its format: expected .csv or .parquet; got {str(path)!r}")
+        raise QuantDriftError(f"expected a table named .csv or .parquet; got {str(path)!r}")
     kinds = {"words": pa.string(), "count": pa.int64(), "number": pa.float64(), "flag": pa.bool_()}
     schema = pa.schema([(column.name, kinds[column.kind]) for column in columns if column.name])
     values = records(columns, rows)
@@ -146,9 +146,10 @@ def _csv_cell(value: Any) -> Any:
 
 
 def metric_grid(estimates: Mapping[str, Estimate], title: str = "") -> Grid:
-    """Value and interval of every metric; on a terminal its meaning too, and what is undefined for one reason once.
+    """Value and interval of every metric.
 
-    A run has metrics of the packages that were installed where it was measured.
+    On a terminal each metric has its meaning, and metrics that are undefined for one reason share a row. A metric of a
+    package that is not installed here is shown without a value.
     """
     from quantdrift.metrics import parse_metric  # noqa: PLC0415 -- scipy
     from quantdrift.metrics.numbers import has_value, show, show_interval  # noqa: PLC0415
@@ -170,7 +171,7 @@ def metric_grid(estimates: Mapping[str, Estimate], title: str = "") -> Grid:
             metric = metrics.get(name)
             told = ("-", why) if metric is None else (show(metric, estimate), why or show_interval(metric, estimate))
             rows.append(row := [name, *told, f"{estimate.n:,}"])
-            if metric and not why:  # members of a family stand beside each other: one explanation for all of them
+            if metric and not why:  # the members of a family follow each other and share one explanation
                 meanings.append([*row, metric.family.summary if metric.family.name != explained else ""])
                 explained = metric.family.name
         if why:

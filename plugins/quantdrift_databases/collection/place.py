@@ -1,4 +1,4 @@
-"""Where a collection is, and what reads one: an entry point, of this package or of another."""
+"""The place of a collection, and its reader, which is an entry point of this package or of another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 IDS = ("_id", "id", "doc_id", "document_id")
-"""Usual names of the field that holds the ids of documents."""
+"""Usual names of the field with the ids of documents."""
 _PLACE = re.compile(r"(?P<at>[^#]+)#(?P<name>[^,]+)(?:,limit=(?P<limit>[0-9]+))?")
 
 
@@ -25,8 +25,8 @@ class Place:
 
     Attributes:
         at: a URL or a folder.
-        name: of the collection, there.
-        limit: documents that it is asked for; None for as many as a deployment returns.
+        name: name of the collection.
+        limit: documents that it is asked for; None for the default.
     """
 
     at: str
@@ -38,17 +38,17 @@ class Place:
 
     @property
     def folder(self) -> Path:
-        """The folder, which need not be there."""
+        """The folder, which may not exist."""
         return Path(self.at).expanduser()
 
 
 class Held(Protocol):
-    """A collection that is open.
+    """An open collection.
 
     Attributes:
-        library: what reads it, with its version.
-        count: documents in it.
-        dim: numbers of a vector.
+        library: name and version of the library that reads it.
+        count: number of documents.
+        dim: dimension of the vectors.
         metric: "cosine", "dot" or "euclidean".
     """
 
@@ -64,7 +64,7 @@ class Held(Protocol):
         """Ids of the nearest documents, best first, and their scores: the cosine, product, or minus the distance."""
 
     def close(self) -> None:
-        """Let go of it; nothing of the collection is changed."""
+        """Close it, without a change to the collection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +72,10 @@ class Reader:
     """A kind of collections.
 
     Attributes:
-        what: in words.
-        accepts: whether a place holds collections of this kind; without an import of a library.
-        open: opens one.
-        packages: that it needs.
+        what: a description.
+        accepts: returns whether a place has collections of this kind, without importing a library.
+        open: opens a collection.
+        packages: the packages that it needs.
     """
 
     what: str
@@ -85,11 +85,11 @@ class Reader:
 
 
 READERS: Registry[Reader] = Registry("quantdrift.collections", kind=Reader)
-"""All kinds by name."""
+"""Readers by name."""
 
 
 def read_place(written: str) -> Place:
-    """The place that is written as URL#NAME or FOLDER#NAME."""
+    """Read a place that is written as URL#NAME or FOLDER#NAME."""
     match = _PLACE.fullmatch(written)
     if match is None:
         raise UnsupportedError(f"{written}: expected a collection as URL#NAME or FOLDER#NAME")
@@ -98,9 +98,9 @@ def read_place(written: str) -> Place:
 
 
 def reader_of(place: Place) -> Reader:
-    """The reader of a place; UnsupportedError where there is none, or nothing there."""
+    """The reader of a place; UnsupportedError if there is none, or the folder does not exist."""
     if "://" not in place.at and not place.folder.exists():
-        raise UnsupportedError(f"{place.at}: expected a URL, or a folder that is there")
+        raise UnsupportedError(f"{place.at}: expected a URL, or a folder that exists")
     for reader in READERS.values():
         if reader.accepts(place):
             return reader
@@ -109,14 +109,14 @@ def reader_of(place: Place) -> Reader:
 
 
 def field_of_ids(names: Any, where: Place) -> str:
-    """The field that holds the ids of documents, by its usual names."""
+    """The field with the ids of documents, which has one of the usual names."""
     if (field := next((name for name in IDS if name in names), None)) is None:
         raise UnsupportedError(f"{where} has no field of document ids; expected one of {', '.join(IDS)}")
     return field
 
 
 def only(vectors: dict[str, Any], place: Place) -> tuple[str, Any]:
-    """Name and description of the vectors that documents have; UnsupportedError where they have several or none."""
+    """Name and description of the only vectors; UnsupportedError if there are several or none."""
     if len(vectors) != 1:
         names = f" ({clean(', '.join(vectors))[:200]})" if vectors else ""
         raise UnsupportedError(f"{place} holds vectors of {len(vectors)} names{names}; expected one")

@@ -1,4 +1,4 @@
-"""JSON of a server over HTTP, which is not believed: what it sends is bounded, and what it refuses is one line."""
+"""JSON from a server over HTTP, which is not trusted: its answers are bounded, and its errors become one line."""
 
 import json
 from collections.abc import Callable
@@ -10,35 +10,35 @@ from quantdrift_databases.collection.place import Place
 
 PACKAGES = (Package(name="httpx", module="httpx", extra="openai", note="asks servers"),)
 _MOST, _COMPLAINT = 1 << 26, 1 << 16
-"""Bytes that are read of an answer, and letters of one that is no success."""
+"""Bytes of an answer, and characters of an error message, at most."""
 _TIMEOUT, _LONGEST = 60.0, 300.0
-"""Seconds that a server may be silent, and that one answer may take."""
+"""Seconds that a server may be silent, and that one answer may take, at most."""
 _OK, _NO_RIGHTS = 200, {401, 403}
 
 
 def over_http(prefix: str = "") -> Callable[[Place], bool]:
-    """Whether a place is a URL behind a prefix that says what server is there."""
+    """A function that returns whether a place is a URL after a prefix for the kind of server."""
     return lambda place: place.at.startswith((f"{prefix}http://", f"{prefix}https://"))
 
 
 class Service:
-    """A server at a URL; the key in the environment that is for its host goes into one header, and is not shown."""
+    """A server at a URL; it gets the key that the environment has for its host in one header."""
 
     def __init__(
         self, place: Place, url: str, *, keys: KeyNames, header: str = "Authorization", before: str = ""
     ) -> None:
         import httpx
 
-        at = httpx.URL(url.rstrip("/"))  # what it reads of the address is what is asked
+        at = httpx.URL(url.rstrip("/"))  # the address as httpx reads it is the one that is asked
         self._place, self._keys, self._url = place, keys, str(at)
         self._key = find_key(keys, self._url)
         headers = {"accept-encoding": "identity"} | ({header: before + self._key.value} if self._key else {})
-        # a proxy would get what is meant for this machine
+        # requests to this machine must not go to a proxy
         direct = is_loopback(at.host)
         self._client = httpx.Client(base_url=at, timeout=_TIMEOUT, headers=headers, trust_env=not direct)
 
     def asked(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON that a request is answered with; ServerError of one line where that is no success."""
+        """Send a request and return the JSON of the answer; an error status is a ServerError of one line."""
         content, started = bytearray(), monotonic()
         with self._client.stream(method, path, json=body) as answer:
             for piece in answer.iter_raw():
@@ -52,7 +52,7 @@ class Service:
         return json.loads(content)
 
     def refused(self, said: str) -> ServerError:
-        """The error of what a server said."""
+        """The error for a server's message, without the key."""
         return ServerError(f"{self._place}: {without_key(said[:_COMPLAINT], self._key)}")
 
     def close(self) -> None:

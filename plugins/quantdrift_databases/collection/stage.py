@@ -1,4 +1,4 @@
-"""A collection that is there, searched in place of an index over the data's own embeddings."""
+"""Search an existing collection in place of an index of the data's embeddings."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,22 +11,22 @@ from quantdrift_databases.collection.place import Held, Place, Reader, read_plac
 from quantdrift_databases.database import checked, refusing
 
 _LARGE = 0.1
-"""Share of ids on one side alone from which on the collection is not one of these data."""
+"""Largest share of ids on one side alone; with more, the collection is not one of these data."""
 
 
 class NamedCollection(VectorStage):
     """The collection that `+collection=` names."""
 
     def index(self, stored: Stored, similarity: Similarity) -> SearchIndex:
-        """The collection, opened and held against the data."""
+        """Open the collection, and compare it with the data."""
         place = read_place(self.scheme.option("collection", ""))
         if not stored.ids:
-            raise UnsupportedError("a collection is asked by the ids of documents, which this harness does not give")
+            raise UnsupportedError("a collection needs the ids of documents, which this harness does not give")
         return Asked(place, reader_of(place), stored.ids, int(stored.documents.shape[1]), similarity)
 
 
 class Asked(SearchIndex):
-    """A collection whose answers are documents of the data, known by their ids."""
+    """A collection whose answers are matched to the documents of the data by their ids."""
 
     lossless = known = False
 
@@ -44,30 +44,30 @@ class Asked(SearchIndex):
             raise
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the collection."""
         self._held.close()
 
     @property
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]  # it grows with every search
-        """What a run should say."""
+        """Remarks for the run."""
         name, strange = self._name, self._strange
         notes = {
             f"{name} was asked for {self.returns} documents a query; #NAME,limit=N asks for others": True,
             **dict.fromkeys(self._on_ids, True),
-            f"{strange:,} answers of {name} are documents that the data do not have, and were left out": strange,
-            f"{name} gave fewer documents than asked for in {self._short:,} searches": self._short,
+            f"{strange:,} answers of {name} are documents that are not in the data, and were left out": strange,
+            f"{name} returned fewer documents than asked for in {self._short:,} searches": self._short,
         }
         return tuple(note for note, holds in notes.items() if holds)
 
     def search(self, queries: NDArray[Any], k: int) -> Found:
-        """What the collection answers, as positions."""
+        """Search the collection, and return positions."""
         wanted, n_docs = min(k, self._held.count), len(self._positions)
         positions = np.full((len(queries), k), -1, dtype=np.int64)
         scores = np.full((len(queries), k), np.nan, dtype=np.float32)
         for row, query in enumerate(queries):
             with refusing(self._name, "a search"):
                 names, values = self._held.ask(query, wanted)
-            # a document that the data do not have gets a number behind theirs
+            # a document that is not in the data gets a number above theirs
             ids = [self._positions.get(str(name), n_docs + names.index(name)) for name in names]
             values = self._similar(np.asarray(values, dtype=np.float32))
             numbers, values = checked(ids, values, n_docs + len(names), wanted, what=self._name)
@@ -84,14 +84,14 @@ class Asked(SearchIndex):
         return {**as_engines, "documents": held.count, "metric": held.metric}
 
     def _compared(self, dim: int) -> tuple[str, ...]:
-        """Hold the collection against the data; what is little is a note, what is much an error."""
+        """Compare the collection with the data: small differences become notes, large ones an error."""
         held, name, n_docs = self._held, self._name, len(self._positions)
         if held.dim != dim:
             raise UnsupportedError(
-                f"{name} holds vectors of {held.dim:,} numbers, and the model makes {dim:,}; expected the collection "
-                "of this model, or +dim= beside it"
+                f"{name} has vectors of {held.dim:,} numbers, and the model makes {dim:,}; expected the collection of "
+                "this model, or +dim= with it"
             )
-        if held.count > n_docs * (1 + 2 * _LARGE) + 1:  # it is not one of these data, whatever its ids
+        if held.count > n_docs * (1 + 2 * _LARGE) + 1:  # too many documents, whatever their ids
             n_missing, n_strange, examples = n_docs, held.count - n_docs, list[str]()
         else:
             with refusing(name, "to list its ids"):
@@ -100,7 +100,7 @@ class Asked(SearchIndex):
             n_strange = len(examples)
         told = {
             f"{name} lacks {n_missing:,} of the {n_docs:,} documents of the data": n_missing,
-            f"{name} holds {n_strange:,} documents that the data do not have"
+            f"{name} has {n_strange:,} documents that are not in the data"
             + (f" (first {clean(', '.join(examples[:4]))[:200]})" if examples else ""): n_strange,
         }
         said = tuple(line for line, holds in told.items() if holds)
@@ -110,7 +110,7 @@ class Asked(SearchIndex):
 
 
 def _reading(metric: str, similarity: Similarity, name: str) -> Any:
-    """Turn scores of the collection's metric into those of the model's similarity."""
+    """A function from scores of the collection's metric to scores of the model's similarity."""
     if metric == similarity or (similarity is Similarity.COSINE and metric in {"cosine", "dot"}):
         return lambda scores: scores
     if similarity is Similarity.COSINE and metric == "euclidean":

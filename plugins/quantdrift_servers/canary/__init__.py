@@ -1,4 +1,4 @@
-"""Is the model still the one of the index?"""
+"""Is the model still the one that built the index?"""
 
 from quantdrift.parts import Command
 

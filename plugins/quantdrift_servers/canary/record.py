@@ -1,6 +1,6 @@
-"""A canary: a few texts with the embeddings that a model gave them, kept beside an index; needs no torch.
+"""A canary: a few texts with their embeddings by a model, stored beside an index; needs no torch.
 
-Where the same texts get other embeddings later, the model is no longer the one that the index was built with.
+If the texts get other embeddings later, the model is no longer the one that the index was built with.
 """
 
 import base64
@@ -17,22 +17,22 @@ from quantdrift_servers.texts import LONGEST, Role, Texts, Vectors
 
 Floats = NDArray[np.float64]
 Encode = Callable[[Texts, int], Vectors]
-"""The embeddings of texts in their roles, in batches of a size."""
+"""A function from texts with their roles and a batch size to embeddings."""
 
 LEAST, OF_NOISE = 1e-5, 10.0
-"""What another model differs by at least, as 1 - cosine, and in units of the model's own noise. Of MiniLM in float32,
-other batches change 8e-13 and threads nothing; float16 in place of float32 1.5e-6 (its own noise is 1.4e-6), bfloat16
-1.3e-4, 8 bits a weight 8e-4, 6 bits 1e-2, 4 bits 0.2, and a limit of 128 tokens in place of 256 0.07."""
+"""Smallest tolerance, as 1 - cosine, and the tolerance in units of the model's own noise. With MiniLM in float32, other
+batches give 8e-13 and other threads 0; float16 gives 1.5e-6 (its own noise is 1.4e-6), bfloat16 1.3e-4, 8 bits a weight
+8e-4, 6 bits 1e-2, 4 bits 0.2, and a limit of 128 tokens instead of 256 gives 0.07."""
 MOST, LARGEST = 256, 16_384
-"""Texts, and numbers of an embedding."""
+"""Texts, and numbers of an embedding, at most."""
 _ALONE, _FEW, _SEED = 1, 5, 0
-"""Sizes of the batches that the noise is measured with, and what orders the texts."""
+"""Batch sizes that the noise is measured with, and the seed for the order of the texts."""
 _NONE = 1e-30
-"""In place of a length of 0."""
+"""Replaces a length of 0."""
 
 
 class Text(BaseModel):
-    """A text, what it is embedded as, and its embedding: float32, little-endian, in base64."""
+    """A text with its role and its embedding (float32, little-endian, in base64)."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -47,15 +47,15 @@ class Text(BaseModel):
 
 
 class Canary(Record):
-    """What a model gave a few texts.
+    """The embeddings of a few texts by a model.
 
     Attributes:
-        model: its name, as `quantdrift canary check` takes it.
-        prefixes: role to what stood before every text; a server is sent it along.
-        dimension: of the embeddings.
-        noise: how far the model itself moves an embedding at most, in other batches and another order.
-        saved: when, ISO 8601.
-        texts: two or more.
+        model: name of the model, as `quantdrift canary check` takes it.
+        prefixes: role to the prompt before each text, which a server gets too.
+        dimension: dimension of the embeddings.
+        noise: largest distance by which the model itself moves an embedding, in other batches and another order.
+        saved: time, ISO 8601.
+        texts: two texts or more.
     """
 
     FORMAT, VERSION = "quantdrift-canary", 1
@@ -90,10 +90,10 @@ class Canary(Record):
 
 
 def make(model: str, texts: Texts, encode: Encode, *, prefixes: dict[Role, str], now: str) -> Canary:
-    """Embed texts, twice more in other batches and order for the noise, and keep what came.
+    """Embed texts, and twice more in other batches and another order to measure the noise.
 
     Raises:
-        QuantDriftError: an embedding is larger than can be kept.
+        QuantDriftError: the dimension is above LARGEST.
     """
     vectors = encode(texts, len(texts))
     if vectors.shape[1] > LARGEST:
@@ -115,23 +115,21 @@ def make(model: str, texts: Texts, encode: Encode, *, prefixes: dict[Role, str],
     )
 
 
-# --- then and now ---------------------------------------------------------------------------------
+# --- comparison -----------------------------------------------------------------------------------
 
 
 def _units(vectors: Vectors) -> tuple[Floats, Floats]:
-    """Embeddings of length 1, and their lengths; one of length 0 stays as it is."""
+    """Embeddings divided by their lengths, and the lengths; an embedding of length 0 is not changed."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
     return vectors / np.maximum(lengths, _NONE)[:, None], lengths
 
 
 def moved(then: Vectors, now: Vectors) -> tuple[Floats, Floats, Floats]:
-    """How far embeddings [n, dim] moved: by the larger of 1 - cosine and what their lengths differ by.
-
-    A length that differs by a share d counts as d^2 / 2: as much as a turn by the same distance, of which 1 - cosine is
-    d^2 / 2.
+    """The distance by which embeddings [n, dim] moved: the larger of 1 - cosine and d^2 / 2, for lengths that differ by
+    a share d. A turn by a distance d changes 1 - cosine by d^2 / 2 too.
 
     Returns:
-        That, 1 - cosine, and by what lengths were multiplied, float64 [n] each.
+        That distance, 1 - cosine, and the ratios of the lengths, float64 [n] each.
     """
     (before, length), (after, lengths) = _units(then), _units(now)
     turned = ((before - after) ** 2).sum(axis=1) / 2  # 1 - cosine, without its rounding
@@ -141,15 +139,15 @@ def moved(then: Vectors, now: Vectors) -> tuple[Floats, Floats, Floats]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What a model gives now, beside what was kept.
+    """The embeddings of a model now, compared with a canary.
 
     Attributes:
-        dimension: of the embeddings now.
-        tolerance: how far those of the same model move, at most.
-        refused: positions of texts that the model does not take any more.
-        asked: positions of the others; there is a row of each below, and none if the dimension is another.
-        moved, turned, ratios: of each, as `moved` has them.
-        nearest_changed: texts whose nearest other text is another.
+        dimension: dimension of the embeddings now.
+        tolerance: largest distance that is no change.
+        refused: positions of the texts that the model refuses now.
+        asked: positions of the other texts.
+        moved, turned, ratios: the results of `moved` for these; empty if the dimension has changed.
+        nearest_changed: number of texts with another nearest text.
     """
 
     dimension: int
@@ -163,19 +161,19 @@ class Check:
 
     @property
     def over(self) -> list[int]:
-        """Positions of the texts that changed: those that are refused, then the others, most changed first."""
-        moved = dict(zip(self.asked, self.moved, strict=False))  # nothing, of another dimension
+        """Positions of the texts that changed: the refused ones, then the others, most changed first."""
+        moved = dict(zip(self.asked, self.moved, strict=False))  # empty if the dimension has changed
         most_first = sorted(moved, key=lambda row: -moved[row])
         return [*self.refused, *(row for row in most_first if moved[row] > self.tolerance)]
 
     @property
     def changed(self) -> bool:
-        """Whether it is another model."""
+        """True if it is another model."""
         return not len(self.moved) or bool(self.over)
 
 
 def compare(canary: Canary, now: Vectors, refused: Sequence[int] = (), *, tolerance: float | None = None) -> Check:
-    """Hold the embeddings of a canary's texts, but for those that were refused, against those that it keeps."""
+    """Compare new embeddings of a canary's texts, except the refused ones, with its own."""
     asked = [row for row in range(len(canary.texts)) if row not in refused]
     then = canary.vectors[asked]
     same = now.shape == then.shape
@@ -193,7 +191,7 @@ def compare(canary: Canary, now: Vectors, refused: Sequence[int] = (), *, tolera
 
 
 def _nearest(vectors: Vectors) -> NDArray[np.int64]:
-    """The other text that is nearest to each by cosine, int64 [n]."""
+    """Position of the nearest other text by cosine, int64 [n]."""
     unit, _ = _units(vectors)
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -np.inf)

@@ -1,4 +1,4 @@
-"""Does a folder or server give what was simulated?"""
+"""Does a folder or server give the simulated embeddings?"""
 
 from quantdrift.parts import Command
 

@@ -1,4 +1,4 @@
-"""`quantdrift verify`: simulated = exported = served?"""
+"""`quantdrift verify`: compare a folder or server with the simulated candidate."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class VerifyOptions(OnCorpus, OnModel):
     """The options of `quantdrift verify`."""
 
     deployed: str = argument("CHECKPOINT: A folder, an ONNX or GGUF file, or a server: openai:URL#MODEL")
-    of: str = option("--of SPEC: What was simulated, MODEL@SCHEME: minilm@W4-rtn, ./my-model@W4-gptq", default=...)
+    of: str = option("--of SPEC: The simulated candidate, MODEL@SCHEME: minilm@W4-rtn, ./my-model@W4-gptq", default=...)
 
 
 @prints("json")
 def command(options: VerifyOptions) -> Output:
-    """Simulated = exported = served? Holds a folder or a server against the candidate that a SPEC simulates.
+    """Compare a folder or a server with the candidate that a SPEC simulates.
 
-    Both embed 64 texts, built in or of the data; methods that calibrate need the data that they had then. The verdict
-    is equal (to the last bit), within rounding (of the number type, or of what either changes in other batches), or
-    other. Of a folder that torch runs it also names the layer whose weights begin to differ. The exit code is 0 (equal,
-    within rounding), 1 (other) or 2 (it could not be told).
+    Both embed 64 texts, which are built in or of the data; a method that calibrates needs the same data again. The
+    verdict is equal (to the last bit), within rounding (of the number type, or of what either changes in other
+    batches), or other. In a folder that torch runs, the first layer whose weights differ is named too. The exit code is
+    0 (equal, within rounding), 1 (other) or 2 (they cannot be compared).
 
     For example: quantdrift verify ./minilm-w4 --of minilm@W4
 
@@ -40,48 +40,49 @@ def command(options: VerifyOptions) -> Output:
     """
     named = options.data is not None or options.task is not None
     spec = read_candidate(options.of, has_data=named)
-    found = find_model(options.deployed)  # refused before anything is calibrated
+    model = find_model(options.deployed)  # refused before anything is calibrated
     dataset = options.dataset if named else None
     texts = [*TEXTS, *MORE][:_N] if dataset is None else draw(dataset, _N)
     from quantdrift.parts import make_candidate
     from quantdrift_servers.verify.likeness import held_against
 
     left_out: list[str] = []
-    with options.stoppable("nothing was written"), redirect_stdout(sys.stderr):  # kernels talk
+    with options.stoppable("nothing was written"), redirect_stdout(sys.stderr):  # kernels print
         pair = make_candidate(spec, dataset=dataset, **options.how)
-        deployed = found.load(like=pair.encoder, device=str(pair.device))
-        if found.on_server:
+        deployed = model.load(like=pair.encoder, device=str(pair.device))
+        if model.on_server:
             texts, left_out = without(texts, accepted(deployed, texts, options.batch_size)[1])
         likeness = held_against(pair, deployed, texts, options.batch_size)
     return Output(
         data={"deployed": options.deployed, "of": str(spec), "notes": list(deployed.notes), **asdict(likeness)},
-        title=f"{likeness.verdict}: {options.deployed}, held against {spec}",
+        title=f"{likeness.verdict}: {options.deployed}, compared with {spec}",
         about=[*deployed.notes, *left_out],
         lines=list(_words(likeness, options.deployed, spec.model)),
         code=int(likeness.verdict == "other"),
     )
 
 
-def _words(found: Likeness, name: str, model: str) -> Iterator[str]:
-    batches = found.bound <= sum(found.noise)
-    allowed = "what both change in other batches" if batches else f"rounding in {found.dtype}"
+def _words(likeness: Likeness, name: str, model: str) -> Iterator[str]:
+    batches = likeness.bound <= sum(likeness.noise)
+    cause = "other batches" if batches else f"rounding in {likeness.dtype}"
     yield (
-        f"embeddings of {found.n} texts differ by {found.difference:.1e} of their length at most; {allowed} comes to "
-        f"{found.bound:.1e}"
+        f"embeddings of {likeness.n} texts differ by at most {likeness.difference:.1e} of their length; {cause} can "
+        f"cause {likeness.bound:.1e}"
     )
-    yield f"in other batches the simulation differs from itself by {found.noise[0]:.1e}, {name} by {found.noise[1]:.1e}"
-    if found.verdict == "other" and found.to_reference <= found.bound:
-        yield f"{name} gives what {model} gives at full precision"
-    unseen = [part.name for part in found.parts if part.difference is None]
-    if len(unseen) == len(found.parts):
+    simulation, other = likeness.noise
+    yield f"in other batches the simulation differs from itself by {simulation:.1e}, {name} by {other:.1e}"
+    if likeness.verdict == "other" and likeness.to_reference <= likeness.bound:
+        yield f"{name} gives the embeddings of {model} at full precision"
+    unseen = [part.name for part in likeness.parts if part.difference is None]
+    if len(unseen) == len(likeness.parts):
         yield "its weights cannot be seen"
-    elif found.others:
-        first = found.others[0]
+    elif likeness.others:
+        first = likeness.others[0]
         yield (
-            f"weights of {len(found.others):,} of {len(found.parts):,} modules are others, first those of "
-            f"{first.name}: by {first.difference:.1e} of the largest in a row; rounding comes to {first.bound:.1e}"
+            f"weights of {len(likeness.others):,} of {len(likeness.parts):,} modules differ, the first those of "
+            f"{first.name}: by {first.difference:.1e} of the largest in a row; rounding can cause {first.bound:.1e}"
         )
     else:
-        yield f"weights of {len(found.parts) - len(unseen):,} modules are the same, but for rounding"
-    if unseen and len(unseen) < len(found.parts):
-        yield f"not seen: {', '.join(unseen[:4])}{' ...' if len(unseen) > 4 else ''}"  # noqa: PLR2004 -- that many are shown
+        yield f"weights of {len(likeness.parts) - len(unseen):,} modules are the same, but for rounding"
+    if unseen and len(unseen) < len(likeness.parts):
+        yield f"not seen: {', '.join(unseen[:4])}{' ...' if len(unseen) > 4 else ''}"  # noqa: PLR2004 -- shown

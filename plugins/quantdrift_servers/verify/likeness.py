@@ -1,9 +1,9 @@
-"""Are two runtimes of one quantized model the same? By their embeddings, and of a folder by its weights.
+"""Compare two runtimes of one quantized model by their embeddings, and a folder also by its weights.
 
-Rounding is a random walk of half a unit in the last place over L linear layers, whose products of n numbers are summed
-in float32 at least: eps(type) / 2 * sqrt(L) + eps(float32) / 2 * sqrt(L * n), relative to an embedding's length, n
-being the width of the widest layer. What both sides change by themselves in other batches, put together, is allowed
-instead where it is more.
+The bound on rounding is a random walk of half a unit in the last place over L linear layers, whose products of n
+numbers are summed in float32 at least: eps(type) / 2 * sqrt(L) + eps(float32) / 2 * sqrt(L * n), relative to an
+embedding's length, where n is the width of the widest layer. If the two sides together change more by themselves in
+other batches, that is the bound instead.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,17 +21,17 @@ from quantdrift.parts import QuantDriftError, QuantizedPair
 from quantdrift_servers.texts import Texts, Vectors, embedded
 
 _TYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
-"""Number types that products are made in; a narrower one holds codes, which are unpacked first."""
+"""Number types of products; a narrower type holds codes, which are unpacked first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The weights of a module of the simulation, beside those of the same name in a folder.
+    """The weights of a module in the simulation, compared with those of the same name in a folder.
 
     Attributes:
         name: path in the model.
-        difference: largest difference of two weights, over the largest weight of their row; None where it is not seen.
-        bound: what the coarser number type of both makes of it.
+        difference: largest difference of two weights, over the largest weight of their row; None if it cannot be seen.
+        bound: rounding in the coarser number type of the two.
     """
 
     name: str
@@ -41,18 +41,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """How far a deployed model is from its simulation.
+    """The comparison of a deployed model with its simulation.
 
     Attributes:
         verdict: "equal" (bit for bit), "within rounding" or "other".
-        n: texts.
+        n: number of texts.
         difference: largest distance of two embeddings of a text, over the length of the simulated one.
-        bound: what rounding makes of `difference` at most.
-        dtype: the coarser number type of both sides.
-        noise: the same difference of the simulation in other batches, and of what is deployed.
-        to_reference: distance of what is deployed to the model at full precision, as `difference`.
-        parts: modules whose weights were looked for, in order; none of a server.
-        others: those whose weights differ by more than rounding.
+        bound: largest `difference` that rounding can cause.
+        dtype: the coarser number type of the two sides.
+        noise: the `difference` of the simulation, and of the deployed model, from itself in other batches.
+        to_reference: the `difference` of the deployed model from the model at full precision.
+        parts: the modules with weights, in order; empty for a server.
+        others: the modules whose weights differ by more than rounding.
     """
 
     verdict: Literal["equal", "within rounding", "other"]
@@ -67,16 +67,16 @@ class Likeness:
 
 
 def held_against(pair: QuantizedPair, deployed: Any, texts: Texts, batch_size: int) -> Likeness:
-    """Hold what is deployed against the candidate of a prepared pair.
+    """Compare a deployed model with the candidate of a prepared pair.
 
     Args:
-        pair: whose candidate it should be.
-        deployed: a checkpoint that is loaded, or a server.
-        texts: with their roles.
-        batch_size: texts in a pass or request; the noise is that of one by one.
+        pair: the pair with the simulated candidate.
+        deployed: a loaded checkpoint, or a server.
+        texts: the texts with their roles.
+        batch_size: texts in a pass or request; the noise is against one text at a time.
 
     Raises:
-        QuantDriftError: it is another model: embeddings or weights have other sizes, or are not finite.
+        QuantDriftError: embeddings or weights have other sizes, or are not finite.
     """
     reference, modules = embedded(pair.encoder, texts, batch_size), [pair.encoder.module, *deployed.modules]
     visible = deployed.modules and getattr(deployed, "foreign", None) is None  # another library hides its weights
@@ -130,7 +130,7 @@ def _coarsest(module: nn.Module) -> torch.dtype:
 
 
 def _parts(simulated: nn.Module, deployed: nn.Module, *, unused: Sequence[str]) -> Iterator[Part]:
-    """Hold the weights of every module against those of the same name; one that is not used is passed over."""
+    """Compare the weights of every used module with those of the same name."""
     there = dict(deployed.named_modules())
     for name, module in simulated.named_modules():
         mine = {key: value.detach().float() for key, value in module.named_parameters(recurse=False)}
@@ -151,7 +151,7 @@ def _largest(mine: Tensor, theirs: Tensor | None) -> float | None:
 
 
 def _weight(module: nn.Module | None, key: str, mine: Tensor, name: str) -> Tensor | None:
-    """A weight as it was loaded, float32; of a packed layer what it multiplies by, whatever its kernel is."""
+    """A weight in float32; that of a packed layer is read off its product with the unit matrix."""
     value = getattr(module, key, None)
     if isinstance(value, Tensor) and type(value) in {Tensor, nn.Parameter} and value.dtype in _TYPES:
         if value.shape != mine.shape:
@@ -161,7 +161,7 @@ def _weight(module: nn.Module | None, key: str, mine: Tensor, name: str) -> Tens
         return value.detach().float()
     if module is not None and key == "weight" and mine.ndim == 2:  # noqa: PLR2004 -- a matrix
         unit = torch.eye(mine.shape[1], device=mine.device)
-        with suppress(RuntimeError, TypeError, ValueError), torch.inference_mode():  # kernels take what they take
+        with suppress(RuntimeError, TypeError, ValueError), torch.inference_mode():  # a kernel may refuse it
             product = module(unit).float() - module(0 * unit[:1]).float()
             return product.T if product.T.shape == mine.shape else None
     return None

@@ -1,4 +1,4 @@
-"""The approximate index that is searched: an engine a file, or an entry point of another package."""
+"""The approximate index of a search; each engine is a module or an entry point of another package."""
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named, refuse_missing
@@ -27,7 +27,7 @@ def _refuse(scheme: Scheme) -> None:
 
 
 def refuse_index(name: str, search: str | None = None) -> None:
-    """Refuse an index that its engine cannot make, whatever the documents."""
+    """Refuse an index that its engine cannot build, whatever the documents."""
     engine = engine_of(name)
     engine.parts(name, search)
     with extras_named(needed_for=f"+index={name}", packages=engine.packages):

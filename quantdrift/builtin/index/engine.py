@@ -1,4 +1,4 @@
-"""What an engine of searches says of itself, and what it is given to build an index."""
+"""The declaration of a search engine, and the order of an index that it builds."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from quantdrift.scoring.indexes import SearchIndex
 
 Ranges = Mapping[str, tuple[int, int]]
-"""Names of numbers to the least and the most that each may be."""
+"""Name of a number to its range, least and most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Order:
-    """An index that is wanted.
+    """The order of an index.
 
     Attributes:
-        name: as `+index=` says it, with the engine.
-        search: as `+search=` says it; None if it does not.
-        seed: of what is drawn; None for the engine's own.
-        documents: float32 [n_docs, dim], what is stored: normalized where similarity is cosine; of bytes and bits their
-            codes, a bit as -1 or 1.
+        name: value of `+index=`, with the engine.
+        search: value of `+search=`, if any.
+        seed: seed of random draws; None for the engine's own.
+        documents: float32 [n_docs, dim], the stored vectors, normalized for cosine; codes of bytes or bits, a bit as -1
+            or 1.
         similarity: "cosine", "dot" or "euclidean".
-        precision: that of `+emb=`; None for float32.
-        word: the kind of index, behind the engine's colon.
-        stored: what that holds of a document, in words.
-        built: numbers that it is built with, behind the word.
-        asked: numbers that it is searched with.
+        precision: value of `+emb=`; None for float32.
+        word: the kind of index, after the engine's colon.
+        stored: what that kind stores of a document, in words.
+        built: numbers for building, after the word.
+        asked: numbers for searching.
     """
 
     name: str
@@ -55,20 +55,20 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An engine, told without importing its library.
+    """A search engine, described without importing its library.
 
     Attributes:
-        what: in words.
-        build: makes the index that is wanted; UnsupportedError where it cannot.
-        packages: that it stands on, whose extra is told where one is missing.
-        reads: whether what `+index=` says is one of its indexes, where that is not its name with one of its `words`.
-        check: raises where what `+index=` and `+search=` say is none that it can make, whatever the documents.
-        words: kinds of index, `+index=NAME:WORD`, to what they hold; the first is meant where none is said.
-        built: numbers that an index is built with, `+index=NAME:WORD,KEY=N`, to the least and the most of each.
-        asked: numbers that it is searched with, `+search=KEY=N`, likewise.
-        wider: the `+search=` that looks at more of an index than one does; None where nothing is known.
+        what: description.
+        build: builds an index; raises UnsupportedError if it cannot.
+        packages: packages that it needs.
+        reads: says whether an `+index=` names one of its indexes; only for names other than NAME:WORD.
+        check: raises if `+index=` and `+search=` name no index that it can build, whatever the documents.
+        words: kinds of index, `+index=NAME:WORD`, to what they store; the first is the default.
+        built: numbers for building, `+index=NAME:WORD,KEY=N`, with their ranges.
+        asked: numbers for searching, `+search=KEY=N`, with their ranges.
+        wider: returns the `+search=` that searches more of an index; None if unknown.
         codes: whether it takes embeddings that `+emb=` has coded.
-        place: in the order in which engines are asked, ascending.
+        place: position in the order in which engines are tried, ascending.
     """
 
     what: str
@@ -84,10 +84,10 @@ class Engine:
     place: int = 50
 
     def parts(self, name: str, search: str | None) -> dict[str, Any]:
-        """What `+index=` and `+search=` say, as fields of an order; none where the engine reads them itself.
+        """Return `+index=` and `+search=` as fields of an order; none if the engine reads them itself.
 
         Raises:
-            UnsupportedError: a word or the name of a number that it does not have, or a number out of range.
+            UnsupportedError: the word or the name of a number is unknown, or a number is out of range.
         """
         if self.reads is not None:
             return {}
@@ -107,7 +107,7 @@ class Engine:
 
 
 def read_numbers(written: str, settings: str | None, known: Ranges) -> dict[str, int]:
-    """Read `KEY=N,KEY=N`; UnsupportedError where a key is not known, or there twice, or its number is out of range."""
+    """Read `KEY=N,KEY=N`; UnsupportedError if a key is unknown, occurs twice, or its number is out of range."""
     pairs = [setting.partition("=")[::2] for setting in settings.split(",")] if settings else []
     for at, (key, value) in enumerate(pairs):
         least, most = known.get(key, (1, 0))
@@ -120,11 +120,11 @@ def read_numbers(written: str, settings: str | None, known: Ranges) -> dict[str,
 ENGINES: Registry[Engine] = Registry(
     "quantdrift.search_engines", package="quantdrift.builtin.index.engines", attribute="ENGINE", kind=Engine
 )
-"""All engines by name, in the order in which they are asked."""
+"""All engines by name, in the order in which they are tried."""
 
 
 def engine_of(index: str) -> Engine:
-    """The engine that reads what `+index=` says; the last one, faiss, reads whatever the others do not."""
+    """Return the engine of an `+index=`; the last one, faiss, takes all that the others do not."""
     if (named := ENGINES.get(index.partition(":")[0].partition(",")[0])) is not None and named.reads is None:
         return named
     return next(engine for engine in ENGINES.values() if engine.reads is not None and engine.reads(index))

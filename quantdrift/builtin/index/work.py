@@ -9,12 +9,12 @@ from quantdrift.scoring.stored import Stored
 
 
 class ApproximateIndex(VectorStage):
-    """The index over what is stored, built in one thread where the engine lets it."""
+    """The index over stored vectors, built in one thread if the engine allows that."""
 
     def index(self, stored: Stored, similarity: Similarity) -> SearchIndex:
-        """The index that `+index=` names."""
+        """Build the index that `+index=` names."""
         name, search, seed = (self.scheme.option(key) for key in ("index", "search", "seed"))
-        assert name is not None  # else the scheme has no such stage
+        assert name is not None  # the stage is there because of it
         engine = engine_of(name)
         with extras_named(needed_for=f"+index={name}", packages=engine.packages):
             return engine.build(

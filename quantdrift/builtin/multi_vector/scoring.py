@@ -15,7 +15,7 @@ from torch import Tensor
 
 from quantdrift.scoring.ragged import Matrix, Ragged
 from quantdrift.scoring.state import Block, ScoreState, joined
-from quantdrift.scoring.streamed import check_state, full_precision, skipped
+from quantdrift.scoring.streamed import check_state, float32_products, skipped
 
 TILE_ROWS, TILE_INPUTS = 8192, 1024
 """Rows, and documents, that are multiplied at a time."""
@@ -162,7 +162,7 @@ def score_rows(
     skips = skipped(excluded, n_queries, device)
     same = documents[0] is documents[1] and keep is None and products[0] == products[1]
     kept = 0
-    with full_precision():
+    with float32_products():
         for tile in _runs(np.maximum(documents[0].lengths, documents[1].lengths), TILE_ROWS):
             full, low = documents[0][tile], documents[1][tile]
             low = low if keep is None else keep(low)

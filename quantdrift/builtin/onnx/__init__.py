@@ -1,4 +1,4 @@
-"""ONNX: graphs of others as candidates, and what runs the ones that are written here."""
+"""ONNX: graphs as candidates, and folders that quantdrift writes."""
 
 from quantdrift.base.registry import Package
 from quantdrift.models.files.model_files import ModelFile

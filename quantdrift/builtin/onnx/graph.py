@@ -1,7 +1,7 @@
-"""An ONNX graph that somebody else wrote: what goes in and comes out, how it is quantized, what it stores.
+"""Reads an ONNX graph that somebody else wrote: its inputs and outputs, its layers and how they are quantized.
 
-It is read as data, by the onnx package, before onnxruntime is given it: a file may come from anybody, and its weights
-may lie in files that it names.
+The onnx package reads it as data, before onnxruntime gets it: a file may come from anybody, and it may name other
+files that hold its weights.
 """
 
 import hashlib
@@ -21,11 +21,11 @@ from quantdrift.models.bits import BitsReport
 from quantdrift.models.stored import stored_bits
 
 _MOST = (1 << 31) - 1
-"""Bytes of a graph; protobuf ends there, and what is larger lies in files beside it."""
+"""Largest graph in bytes, protobuf's limit; larger weights lie in files beside it."""
 _DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
-"""Operators that onnxruntime has itself; those of others are libraries that would be loaded."""
+"""Domains of operators that onnxruntime has itself; those of others would load a library."""
 _IN_MEMORY = "_ORT_MEM_ADDR_"
-"""What onnxruntime takes for an address in memory where a file's name belongs."""
+"""In place of a file's name, onnxruntime reads this as an address in memory."""
 _FLOATS = {"FLOAT": 32, "FLOAT16": 16, "BFLOAT16": 16, "DOUBLE": 64}
 _CODES = {
     **{"INT32": 32, "UINT32": 32, "INT16": 16, "UINT16": 16, "INT8": 8, "UINT8": 8},
@@ -33,7 +33,7 @@ _CODES = {
     **{"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2},
 }
 _WIDTHS: Mapping[str, int] = {**_FLOATS, **_CODES, "INT64": 64, "UINT64": 64, "BOOL": 8}
-"""Bits of a number, by the type's name: of weights, of codes, and of shapes and positions."""
+"""Bits of a number by the name of its type: weights, codes, shapes and positions."""
 _LAYERS: Mapping[str, tuple[int, tuple[int, ...]]] = {
     **dict.fromkeys(("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "Attention"), (1, ())),
     "MatMulNBits": (1, (2, 3, 4)),
@@ -45,13 +45,13 @@ _LAYERS: Mapping[str, tuple[int, tuple[int, ...]]] = {
     "QGemm": (3, (4, 5)),
     "QAttention": (1, (4, 7)),
 }
-"""Operator of a linear layer to the place of its weight among its inputs, and those of what is stored for it."""
+"""Operator of a linear layer to the position of its weight among its inputs, and of scales and zero points."""
 _PASSED = frozenset({"Cast", "DequantizeLinear", "Identity", "QuantizeLinear", "Reshape", "Transpose"})
-"""Between a weight and its product; the first input is what comes through."""
+"""Operators between a weight and its product; they pass on their first input."""
 _PACKED = frozenset({"MatMulNBits", "MatMulBnb4"})
 """Operators whose weight has several codes in a byte."""
 _COUNTED = frozenset({*_LAYERS, *_PASSED, "Gather", "ConvInteger", "QLinearConv"})
-"""Operators of which it is known how many weights the numbers of a matrix are."""
+"""Operators whose number of weights is known from the shape of their matrix."""
 _STEPS = 16
 
 
@@ -60,13 +60,13 @@ class GraphLayer:
     """A linear layer as a graph has it.
 
     Attributes:
-        name: of the weight.
-        operator: that multiplies, e.g. "MatMulInteger".
-        how: it is quantized: "dynamic", "static QDQ", "static QOperator", "weight-only QDQ" or "weight-only"; empty
-            for floats.
+        name: name of the weight.
+        operator: operator that multiplies, e.g. "MatMulInteger".
+        how: kind of quantization: "dynamic", "static QDQ", "static QOperator", "weight-only QDQ" or "weight-only";
+            empty for floats.
         width: bits of a code, or of a float.
-        n_weights: of the layer.
-        code_bytes: that the weight takes.
+        n_weights: number of weights.
+        code_bytes: bytes of the weight.
         beside: names of its scales, zero points and group indices.
     """
 
@@ -84,15 +84,14 @@ class OnnxGraph:
     """The contents of an ONNX file.
 
     Attributes:
-        file: where it lies.
-        inputs: name to dimensions; None for one that is free.
-        outputs: likewise.
+        file: path of the graph.
+        inputs: name to dimensions, None for a free one.
+        outputs: name to dimensions, likewise.
         layers: the linear layers.
-        bits: per weight, over the quantized layers, or over all if none is; None where it holds codes that are not
-            understood.
+        bits: bits per weight of the quantized layers, or of all if none is; None where codes are not understood.
         dtype: type of most of the numbers that are not quantized, e.g. "float16".
         data: files beside it that hold weights.
-        made: what wrote it, for the record.
+        made: accuracy level, opset and producer, for the record.
     """
 
     file: Path
@@ -110,7 +109,7 @@ class OnnxGraph:
         return tuple(layer for layer in self.layers if layer.how)
 
     def describe(self) -> dict[str, Any]:
-        """Return how it is quantized, as JSON values."""
+        """Return the kind of quantization as JSON values."""
         widths = Counter(layer.width for layer in self.packed)
         by_bits = {"layers_by_bits": {str(width): n for width, n in sorted(widths.items())}} if len(widths) > 1 else {}
         return {
@@ -123,7 +122,7 @@ class OnnxGraph:
         }
 
     def digest(self) -> bytes:
-        """A digest of the graph and of the weights beside it: 16 bytes."""
+        """Return the digest of the graph and of the weights beside it, 16 bytes."""
         digest = hashlib.blake2b(digest_size=16)
         for path in (self.file, *self.data):
             with open_file(path) as stream:
@@ -134,12 +133,12 @@ class OnnxGraph:
 
 
 def read_graph(file: Path) -> OnnxGraph:
-    """Read a graph, not its external weights; UnsupportedError if it is damaged or leads out of its folder."""
+    """Read a graph without its external weights; UnsupportedError if it is damaged or leads out of its folder."""
     with extras_named(needed_for=f"the ONNX model {file}"):
         import onnx  # noqa: PLC0415 -- an optional extra
     try:
         with open_file(file) as opened:
-            content = opened.read(_MOST)  # of one that is larger, the rest is missing
+            content = opened.read(_MOST)  # a larger file is cut here, and damaged
         model = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's own, of which there are several
         raise _damaged(file, first_line(error)) from error
@@ -149,7 +148,7 @@ def read_graph(file: Path) -> OnnxGraph:
 
 
 class _Reader:
-    """Walks through a model that is parsed."""
+    """Collects nodes, tensors and layers of a parsed model."""
 
     def __init__(self, onnx: Any, model: Any, file: Path) -> None:
         self._onnx, self._model, self._file = onnx, model, file
@@ -172,13 +171,13 @@ class _Reader:
         self._made_by = {name: node for node in self._nodes for name in node.output}
 
     def graph(self) -> OnnxGraph:
-        """Return the graph as it was read."""
+        """Return the graph's contents."""
         graph = self._model.graph
         layers = tuple(self._layers())
         aside = {name for layer in layers for name in layer.beside}
         aside |= {part for name in self._tensors for part in _named_after(name)}
         for node in self._nodes:
-            if node.op_type in {"DequantizeLinear", "QuantizeLinear"}:  # of activations, too
+            if node.op_type in {"DequantizeLinear", "QuantizeLinear"}:  # also those of activations
                 aside.update(node.input[1:])
         sizes = {layer.name: layer.n_weights for layer in layers}
         numbers: Counter[str] = Counter()
@@ -205,7 +204,7 @@ class _Reader:
             },
         )
 
-    # --- whether the data of all tensors are there, and in the folder ----------------------------
+    # --- the data of tensors, which must be whole and in the folder ------------------------------
 
     def _check(self, tensor: Any) -> None:
         """Refuse a tensor whose data are not all there."""
@@ -216,13 +215,13 @@ class _Reader:
             there = self._in_file(tensor, wanted)
         elif tensor.HasField("raw_data"):
             there = len(tensor.raw_data)
-        else:  # lists of numbers, of which onnxruntime checks the length; texts have none
+        else:  # a list of numbers, whose length onnxruntime checks, or texts
             return
         if there != wanted:
             raise _damaged(self._file, f"the tensor {name} has {there:,} bytes, expected {wanted:,}")
 
     def _in_file(self, tensor: Any, wanted: int) -> int:
-        """Bytes of a tensor that lies in a file of its own, in the graph's folder or below it."""
+        """Return the bytes of a tensor that lies in another file, which must be in the graph's folder or below it."""
         said = {entry.key: entry.value for entry in tensor.external_data}
         location = said.get("location", "")
         path = PurePosixPath(location.replace("\\", "/"))
@@ -232,7 +231,7 @@ class _Reader:
                 f"{self._file} keeps weights in {shown(location)}, which is not in its folder; expected files beside it"
             )
         file = self._file.parent / path
-        # a hub's cache has links in its folders, and all files they lead to in one other
+        # folders of a hub's cache hold links, which all lead to one other folder
         homes = (self._file.parent.resolve(), self._file.resolve().parent)
         if not file.is_file() or not any(file.resolve().is_relative_to(home) for home in homes):
             raise UnsupportedError(
@@ -242,7 +241,7 @@ class _Reader:
         self._data[file] = None
         numbers = [said.get("offset") or "0", said.get("length") or str(wanted)]
         if not all(re.fullmatch("[0-9]{1,18}", n) for n in numbers) or sum(map(int, numbers)) > file.stat().st_size:
-            raise _damaged(file, f"the tensor {shown(tensor.name)} lies behind its end")
+            raise _damaged(file, f"the tensor {shown(tensor.name)} lies beyond its end")
         return int(numbers[1])
 
     def _kind(self, tensor: Any) -> str:
@@ -277,7 +276,7 @@ class _Reader:
                     raise _damaged(self._file, f"the weight {shown(name)} has fewer codes than its layer weights")
             beside = {part for step in quantizing for part in step.input[1:]}
             beside |= {node.input[place] for place in places if place < len(node.input)}
-            if node.op_type == "MatMulInteger":  # a product of codes alone; onnxruntime names the scale after them
+            if node.op_type == "MatMulInteger":  # it multiplies codes alone; onnxruntime names the scale after them
                 beside |= _named_after(name)
             yield GraphLayer(
                 name=name,
@@ -290,7 +289,7 @@ class _Reader:
             )
 
     def _source(self, name: str) -> tuple[str, list[Any]]:
-        """The tensor behind a value, and the nodes that it passes."""
+        """Return the tensor that a value comes from, and the nodes between them."""
         passed: list[Any] = []
         for _ in range(_STEPS):
             node = self._made_by.get(name)
@@ -301,7 +300,7 @@ class _Reader:
         return name, passed
 
     def _how(self, node: Any, *, is_dequantized: bool) -> str:
-        """Say how a layer is quantized; empty if it is not."""
+        """Return the kind of a layer's quantization; "" for floats."""
         if node.op_type in _PACKED:
             return "weight-only"
         if not _LAYERS[node.op_type][1]:  # an operator of floats
@@ -313,7 +312,7 @@ class _Reader:
         return "static QOperator" if static else "dynamic"
 
     def _bits(self, layers: tuple[GraphLayer, ...], n_parameters: int, aside: set[str]) -> BitsReport | None:
-        """Bits per weight; None where codes go to an operator that is not known, or have no scale."""
+        """Return bits per weight; None where codes have no scale or go into an unknown operator."""
         packed = [layer for layer in layers if layer.how]
         matrices = {
             name
@@ -337,7 +336,7 @@ class _Reader:
 
 
 def _messages(message: Any) -> Iterator[Any]:
-    """All parts of a protobuf message, at any depth: nodes and tensors of subgraphs and functions, too."""
+    """Yield all parts of a protobuf message at any depth, those of subgraphs and functions included."""
     for field_, value in message.ListFields():
         if field_.message_type is not None:
             for part in value if isinstance(value, Sequence) else (value,):
@@ -346,7 +345,7 @@ def _messages(message: Any) -> Iterator[Any]:
 
 
 def _named_after(name: str) -> set[str]:
-    """Return the names that onnxruntime gives to scale and zero point of codes."""
+    """Return the names that onnxruntime gives to the scale and zero point of codes."""
     base = name.removesuffix("_quantized")
     return {f"{base}_scale", f"{base}_zero_point"} if base != name else set()
 
@@ -356,7 +355,7 @@ def _attribute(node: Any, name: str) -> int:
 
 
 def _dimensions(value: Any) -> tuple[int | None, ...]:
-    """Return the sizes of an input or output; None for those that are free."""
+    """Return the sizes of an input or output, None for free ones."""
     sizes = value.type.tensor_type.shape.dim
     return tuple(int(size.dim_value) if size.HasField("dim_value") and size.dim_value > 0 else None for size in sizes)
 

@@ -1,4 +1,4 @@
-"""A graph that somebody else wrote, as a model: how it is fed and read, and what stands around it."""
+"""Loads ONNX graphs that somebody else wrote, as encoders, cross-encoders and classifiers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,21 +14,15 @@ from quantdrift.base.text import some
 from quantdrift.builtin.classifier import work as classifiers
 from quantdrift.builtin.cross_encoder.work import CrossEncoderModel
 from quantdrift.builtin.onnx.graph import OnnxGraph, read_graph
-from quantdrift.builtin.onnx.running import Given, OnnxStates, around, place_of
+from quantdrift.builtin.onnx.running import OnnxStates, around, place_of
 from quantdrift.candidate.checkpoint import Loaded, Reference, candidate_source, dressed
 from quantdrift.models import TEXT_BY_TEXT
 from quantdrift.models.files.checkpoint import Checkpoint
 from quantdrift.models.stored import StoredLayers
 
 _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids", "pixel_values"})
-_NAMES: Mapping[str, Given] = {
-    "sentence_embedding": "sentence_embedding",
-    "last_hidden_state": "last_hidden_state",
-    "token_embeddings": "last_hidden_state",
-}
-"""Outputs of encoders by name; the first that a graph has is taken."""
-Output = tuple[str, Given]
-"""The name of an output, and what it is."""
+_OUTPUTS = ("sentence_embedding", "last_hidden_state", "token_embeddings")
+"""Outputs of encoders; the first that a graph has is read."""
 
 
 def load_encoder(checkpoint: Checkpoint, reference: Reference | None, device: torch.device) -> Loaded:
@@ -42,7 +36,7 @@ def load_encoder(checkpoint: Checkpoint, reference: Reference | None, device: to
     else:
         config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
         model = dressed(checkpoint, reference, states(config), device)
-    if output[1] == "sentence_embedding":  # nothing comes behind it
+    if output == "sentence_embedding":  # no module comes after it
         first = model[0]
         for name in list(model._modules)[1:]:
             del model._modules[name]
@@ -70,8 +64,8 @@ def _stored(graph: OnnxGraph) -> StoredLayers:
     )
 
 
-def _starter(graph: OnnxGraph, output: Output, device: torch.device) -> Callable[[PretrainedConfig], OnnxStates]:
-    """Return a function that starts onnxruntime on a graph; its errors become one line."""
+def _starter(graph: OnnxGraph, output: str, device: torch.device) -> Callable[[PretrainedConfig], OnnxStates]:
+    """Return a function that starts onnxruntime on a graph, with errors of one line."""
 
     def states(config: PretrainedConfig) -> OnnxStates:
         described = graph.describe()
@@ -90,11 +84,11 @@ def _starter(graph: OnnxGraph, output: Output, device: torch.device) -> Callable
     return states
 
 
-# --- how a graph is fed and read ------------------------------------------------------------------
+# --- inputs and outputs of a graph -----------------------------------------------------------------
 
 
-def read_output(graph: OnnxGraph, *, logits: bool = False) -> tuple[Output, list[str]]:
-    """Find the output that is read, by names, else by shapes, and what a run says of the graph, one sentence each."""
+def read_output(graph: OnnxGraph, *, logits: bool = False) -> tuple[str, list[str]]:
+    """Return the name of the output to read, and what a run says of the graph, one sentence each."""
     _check_inputs(graph)
     notes = []
     if graph.bits is None:
@@ -114,41 +108,29 @@ def read_output(graph: OnnxGraph, *, logits: bool = False) -> tuple[Output, list
             raise UnsupportedError(
                 f"{graph.file} gives {_listed(graph.outputs)}; expected logits, as classifiers and rerankers do"
             )
-        return ("logits", "logits"), notes
-    for name, given in _NAMES.items():
+        return "logits", notes
+    for name in _OUTPUTS:
         if name in graph.outputs:
-            if given == "sentence_embedding":
+            if name == "sentence_embedding":
                 notes.append(f"{graph.file.name} pools by itself: its sentence_embedding is used as it is")
-            return (name, given), notes
+            return name, notes
     if "logits" in graph.outputs:
         raise UnsupportedError(
             f"{graph.file} gives logits, and these data take embeddings; expected last_hidden_state or "
             "sentence_embedding. A classifier takes classification data (a folder with test.jsonl), a reranker "
             "--shortlist RUN"
         )
-    ranks: tuple[tuple[int, Given, str], ...] = (
-        (3, "last_hidden_state", "[batch, sequence, hidden]: the states of tokens"),
-        (2, "sentence_embedding", "[batch, hidden]: an embedding, used as it is"),
-    )
-    for rank, given, meaning in ranks:
-        candidates = [name for name, sizes in graph.outputs.items() if len(sizes) == rank]
-        if len(candidates) == 1:
-            notes.append(f"the output {shown(candidates[0])} of {graph.file.name} is read by its shape, {meaning}")
-            return (candidates[0], given), notes
-        if candidates:
-            break
     raise UnsupportedError(
-        f"{graph.file} gives {_listed(graph.outputs)}; expected one called last_hidden_state, token_embeddings, "
-        "sentence_embedding or logits, or one of the shape [batch, sequence, hidden] or [batch, hidden]"
+        f"{graph.file} gives {_listed(graph.outputs)}; expected one called {', '.join(_OUTPUTS)} or logits: export the "
+        "graph with that name"
     )
 
 
 def _check_inputs(graph: OnnxGraph) -> None:
     unknown = {name: sizes for name, sizes in graph.inputs.items() if name not in _INPUTS}
     if unknown or not graph.inputs:
-        cached = "; it was exported with a cache for generation, which an encoder has not" * any(
-            name.startswith("past_key") for name in unknown
-        )
+        has_cache = any(name.startswith("past_key") for name in unknown)
+        cached = "; it was exported with a cache for generation, which no encoder has" if has_cache else ""
         raise UnsupportedError(
             f"{graph.file} takes {_listed(unknown)}, expected {', '.join(sorted(_INPUTS))} and no more{cached}"
         )
@@ -162,7 +144,7 @@ def _check_inputs(graph: OnnxGraph) -> None:
 
 
 def _listed(values: Mapping[str, tuple[int | None, ...]]) -> str:
-    """Names with their shapes, the first few."""
+    """Return the first few names with their shapes."""
     shapes = (
         f"{shown(name)} [{', '.join('?' if size is None else str(size) for size in sizes[:8])}]"
         for name, sizes in values.items()

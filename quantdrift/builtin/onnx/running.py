@@ -1,7 +1,7 @@
-"""An ONNX graph where a transformers model stands: its own tokens, pooling and prompts around onnxruntime.
+"""An ONNX graph in place of a transformers model, run by onnxruntime.
 
-Tokenization, prompts, pooling and normalization are those of sentence-transformers; what the graph gives are states
-of tokens, finished embeddings or logits. No float weights of the transformer are loaded, there are none.
+sentence-transformers does tokenization, prompts, pooling and normalization; the graph computes states of tokens,
+finished embeddings or logits. The transformer's float weights are not loaded: the folder has none.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,11 +26,8 @@ from quantdrift.base.extras import extras_named
 from quantdrift.candidate.checkpoint import ForeignModule
 from quantdrift.models.files.saved import RECORD, read_record
 
-Given = Literal["last_hidden_state", "sentence_embedding", "logits"]
-"""What a graph gives of a batch: states [batch, sequence, hidden], embeddings [batch, dim], or logits [batch, n]."""
-
 ONNX_MODEL = "onnx/model.onnx"
-"""Where sentence-transformers looks for it, too."""
+"""The place of the graph, where sentence-transformers looks for it too."""
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _TYPES: Mapping[str, Any] = {
     "tensor(int64)": np.int64,
@@ -45,7 +42,7 @@ DEADLINE = 600.0
 
 @dataclass
 class _Outputs(ModelOutput):
-    """The outputs of a graph for a batch, float32."""
+    """The output of a graph for a batch, float32: states [batch, sequence, hidden], embeddings or logits [batch, n]."""
 
     last_hidden_state: Tensor | None = None
     sentence_embedding: Tensor | None = None
@@ -53,11 +50,10 @@ class _Outputs(ModelOutput):
 
 
 class OnnxStates(ForeignModule):
-    """Stands where a transformers model stands, and runs an ONNX graph.
+    """Runs an ONNX graph in place of a transformers model.
 
     Attributes:
-        digest: uint8 [16], of the graph's files: the weights, as far as a fingerprint goes.
-        given: what the graph gives.
+        digest: uint8 [16], digest of the graph's files, which stands for the weights in a fingerprint.
     """
 
     digest: Tensor
@@ -68,12 +64,12 @@ class OnnxStates(ForeignModule):
         digest: bytes,
         config: PretrainedConfig,
         device: torch.device | str,
-        output: tuple[str, Given] = ("last_hidden_state", "last_hidden_state"),
+        output: str = "last_hidden_state",
         *,
         operators: Mapping[str, int],
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start onnxruntime on a graph, of which an output is read; `operators` stand for its quantized layers."""
+        """Start onnxruntime on a graph to compute one output; `operators` counts its quantized layers."""
         import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415 -- an optional extra without types
 
         super().__init__()
@@ -85,36 +81,37 @@ class OnnxStates(ForeignModule):
         providers = list(dict.fromkeys([place_of(device)[1], _CPU]))
         self._session = onnxruntime.InferenceSession(str(graph), options, providers=providers)
         self._graph = graph
-        self._output, self.given = output
+        self._output = output
         self.libraries = {"onnxruntime": str(onnxruntime.__version__)}
         self.provider = str(self._session.get_providers()[0])
         self.kernels = {f"{operator} by {self.provider}": n for operator, n in operators.items()}
         self.facts = {"provider": self.provider, "threads": torch.get_num_threads(), **(facts or {})}
-        # a dynamic range is that of the whole batch
+        # dynamic ranges are taken over the whole batch
         self.by_batch = "dynamic" in self.facts.get("graph", {}).get("method", {})
 
     @property
     def device(self) -> torch.device:
-        """The device that inputs are taken from and results are put on."""
+        """The device of inputs and outputs."""
         return self.digest.device
 
     def forward(self, **features: Any) -> _Outputs:
-        """Return the outputs of the graph for a batch of tokens, float32."""
+        """Run the graph on a batch of tokens."""
         feed = {value.name: self._fed(value.name, _TYPES[value.type], features) for value in self._session.get_inputs()}
         try:
-            (given,) = self._run(feed)
+            (output,) = self._run(feed)
         except RunError:
             raise
-        except Exception as error:  # onnxruntime's own, one for each of its codes
+        except Exception as error:  # onnxruntime has an exception class for each of its codes
             reason = " ".join(str(error).split())
             if "alloc" in reason.lower():
                 raise MemoryError(reason) from error
             sizes = {name: list(value.shape) for name, value in feed.items()}
             raise RunError(f"onnxruntime cannot run {self._graph} on inputs of {sizes}: {reason[:400]}") from error
-        return _Outputs(**{self.given: torch.from_numpy(given.astype(np.float32, copy=False)).to(self.device)})
+        name = "last_hidden_state" if self._output == "token_embeddings" else self._output
+        return _Outputs(**{name: torch.from_numpy(output.astype(np.float32, copy=False)).to(self.device)})
 
     def _run(self, feed: Mapping[str, NDArray[Any]]) -> Any:
-        """Run the graph; a loop in it may turn 2^62 times, so that it is stopped after DEADLINE."""
+        """Run the graph, and stop it after DEADLINE: a loop in it may turn 2^62 times."""
         import onnxruntime  # noqa: PLC0415 -- an optional extra
 
         options, late = onnxruntime.RunOptions(), threading.Event()
@@ -139,7 +136,7 @@ class OnnxStates(ForeignModule):
             timer.cancel()
 
     def _fed(self, name: str, kind: Any, features: Mapping[str, Any]) -> NDArray[Any]:
-        """An input as the graph takes it; what the tokenizer does not give is what the model would take itself."""
+        """Return an input as the graph takes it; what the tokenizer does not give gets the model's own default."""
         if (value := features.get(name)) is None:
             tokens = features["input_ids"]
             mask = features.get("attention_mask")
@@ -149,7 +146,7 @@ class OnnxStates(ForeignModule):
 
 
 def place_of(device: torch.device | str) -> tuple[str, str]:
-    """Return where results are put, and what computes them."""
+    """Return the device of the results, and the provider that computes them."""
     import onnxruntime  # noqa: PLC0415 -- an optional extra
 
     on_cuda = torch.device(device).type == "cuda" and _CUDA in onnxruntime.get_available_providers()
@@ -191,14 +188,14 @@ def around(
     kind: Any = SentenceTransformer,
 ) -> Any:
     """A SentenceTransformer or CrossEncoder of a folder with modules.json, whose transformer is a graph."""
-    # no layer of a graph can be computed in float32 for itself
+    # a graph has no single layers that could be kept in float32
     more: dict[str, Any] = {"keep_in_fp32_modules": []} if hasattr(kind, "set_keep_in_fp32_modules") else {}
 
     class Graph(Transformer):
         def _load_model(self, *args: Any, **_kwargs: Any) -> Any:
             return states(next(value for value in args if isinstance(value, PretrainedConfig)))
 
-    class Model(kind):  # type: ignore[misc]  # of a class that is a parameter
+    class Model(kind):  # type: ignore[misc]  # the base class is a parameter
         def _load_module_class_from_ref(self, class_ref: str, *args: Any, **kwargs: Any) -> Any:
             module = super()._load_module_class_from_ref(class_ref, *args, **kwargs)
             return Graph if module is Transformer else module
@@ -207,7 +204,7 @@ def around(
 
 
 def file_digest(folder: Path) -> bytes:
-    """A digest of the graph, and of the weights where they lie beside it: 16 bytes."""
+    """Return the digest of the graph and of weights beside it, 16 bytes."""
     digest = hashlib.blake2b(digest_size=16)
     graph = folder / ONNX_MODEL
     for file in sorted(graph.parent.glob(f"{graph.name}*")):

@@ -1,4 +1,4 @@
-"""A sentence encoder as an ONNX folder: its transformer as a graph with packed weights, and its settings."""
+"""Writes a sentence encoder as an ONNX folder: its transformer as a graph with packed weights, and its settings."""
 
 import copy
 import inspect
@@ -21,30 +21,30 @@ from quantdrift.models.weights import weights_fingerprint
 
 OUTPUT = "last_hidden_state"
 AGREEMENT = 1e-4
-"""Relative difference to torch above which nothing is written."""
+"""Largest relative difference to torch; above it nothing is written."""
 _INSTEAD = "use --format safetensors"
 _ONE_FILE = 1_900_000_000
-"""Bytes of weights that go into the .onnx file itself; protobuf ends at 2 GiB."""
+"""Most bytes of weights in the .onnx file itself; protobuf ends at 2 GiB."""
 _TEXTS = (
     "How does the boundary layer of a wing change with the angle of attack?",
     "no",
     "A quantized model can keep its mean score and still give different answers to many of its "
     "users, which only shows when inputs are looked at one by one. " * 4,
 )
-"""Of different lengths, so that padding is looked at too."""
+"""Texts of different lengths, so that padding is compared too."""
 
 
 def save_onnx(model: Any, codes: Mapping[str, QuantizedWeight], folder: Path, progress: Progress) -> dict[str, Any]:
     """Write a SentenceTransformer for onnxruntime, with the codes of its layers as packed weights.
 
-    The graph computes in float32, whatever the model's dtype is. Quantized layers behind the transformers model
-    (dense layers of sentence-transformers) keep the grid's values as floats.
+    The graph computes in float32, whatever the model's dtype is. Quantized layers after the transformers model
+    (dense layers of sentence-transformers) are stored as floats, with the values of the grid.
     """
-    _transformer_of(model)  # refuses before a copy is made
+    _transformer_of(model)  # a model that cannot be written is refused before it is copied
     layers, model = find_linears([model]), copy.deepcopy(model).cpu().float()
     linears = {layer.name: layer for layer in find_linears([model])}
     if len(linears) != len(layers):
-        raise UnsupportedError(f"weights that share memory fall apart in float32; {_INSTEAD}")
+        raise UnsupportedError(f"weights that share memory no longer do in float32; {_INSTEAD}")
     for name, quantized in codes.items():
         put_in_place(linears[name], quantized)
     transformer = _transformer_of(model)
@@ -71,24 +71,24 @@ def save_onnx(model: Any, codes: Mapping[str, QuantizedWeight], folder: Path, pr
 
 
 def _transformer_of(model: Any) -> nn.Module:
-    """The transformers model inside a SentenceTransformer, which is what gets exported."""
+    """Return the transformers model inside a SentenceTransformer, which is exported."""
     from sentence_transformers.sentence_transformer.modules import Transformer  # noqa: PLC0415 -- seconds to import
 
     first: Any = model[0] if len(model) else model
     text = first.modality_config.get("text", {}) if type(first) is Transformer else {"method": "none"}
     if (text.get("method", "forward"), text.get("method_output_name", OUTPUT)) != ("forward", OUTPUT):
         raise UnsupportedError(
-            f"ONNX is written of models that begin with a Transformer module of sentence-transformers, and go on with "
-            f"its {OUTPUT}; this one begins with {type(first).__name__}, {text}; {_INSTEAD}"
+            f"ONNX is written of models whose first module is a Transformer of sentence-transformers that gives its "
+            f"{OUTPUT}; this one begins with {type(first).__name__}, {text}; {_INSTEAD}"
         )
     transformer: nn.Module = first.auto_model
     return transformer
 
 
 def export_graph(module: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
-    """A module of `*inputs` [batch, sequence, ...] as an onnx_ir.Model; batch and sequence are free.
+    """Export a module of `*inputs` [batch, sequence, ...] as an onnx_ir.Model with free batch and sequence sizes.
 
-    Weights keep their names. They are not copied: what they hold is what the module holds when the graph is saved.
+    Weights keep their names and are not copied: the graph is saved with the values that the module has then.
     """
     from onnx_ir.passes import common  # noqa: PLC0415 -- an optional extra
 
@@ -102,19 +102,19 @@ def export_graph(module: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
                 output_names=[OUTPUT],
                 dynamo=True,  # the older exporter bakes the length of the example in
                 dynamic_shapes=(tuple({0: free, 1: free} for _ in inputs),),
-                optimize=False,  # folding would rename weights; onnxruntime optimizes when it loads
+                optimize=False,  # folding would rename weights; onnxruntime optimizes at loading
                 verbose=False,
             )
-    except Exception as error:  # the exporter's own, or whatever the model's code raises
+    except Exception as error:  # the exporter's, or any other that the model's code raises
         first: BaseException = error
-        while first.__cause__ is not None:  # the exporter's own are pages of advice
+        while first.__cause__ is not None:  # the exporter adds pages of advice
             first = first.__cause__
         raise UnsupportedError(
             f"torch {torch.__version__} cannot export this model to ONNX: {first_line(first)}; {_INSTEAD}"
         ) from error
-    assert program is not None  # it is None only where a file is asked for
+    assert program is not None  # it is None only where a file is given
     common.RemoveUnusedNodesPass()(program.model)
-    common.ClearMetadataAndDocStringPass()(program.model)  # it names files of the machine it was made on
+    common.ClearMetadataAndDocStringPass()(program.model)  # it names files of this machine
     return program.model
 
 
@@ -127,7 +127,7 @@ class States(nn.Module):
         self._names = names
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """The states of tokens."""
+        """Return the states of tokens."""
         states: Tensor = self.model(**dict(zip(self._names, inputs, strict=True)))[OUTPUT]
         return states
 
@@ -145,7 +145,7 @@ def save_graph(model: Any, path: Path) -> None:
 
 
 def _stored(layer: LinearLayer, how: str, transformer: nn.Module, graph: Any) -> str:
-    """Say how the graph stores a layer; one that it would store as floats is refused."""
+    """Say how the graph stores a layer, and refuse one that it would store as floats."""
     names = {id(part): f"model.{name}" for name, part in transformer.named_modules()}
     inside = [names[id(module)] for module in layer.modules if id(module) in names]
     parameters, place = transformer.named_parameters(remove_duplicate=False), layer.parameter.data_ptr()
@@ -159,7 +159,7 @@ def _stored(layer: LinearLayer, how: str, transformer: nn.Module, graph: Any) ->
 
 
 def _save_settings(model: Any, transformer: nn.Module, folder: Path) -> None:
-    """Everything of the model but the transformer's weights, which the graph holds."""
+    """Save all of the model but the transformer's weights, which are in the graph."""
 
     def settings_only(folder: str, **_: object) -> None:
         config: Any = copy.copy(transformer.config)
@@ -171,7 +171,7 @@ def _save_settings(model: Any, transformer: nn.Module, folder: Path) -> None:
 
 
 def _check(folder: Path, wanted: Tensor) -> dict[str, Any]:
-    """Load what was written and compare it with the candidate in torch; UnsupportedError if they differ."""
+    """Compare the written model with the candidate in torch; UnsupportedError if they differ."""
     written: Any = load_onnx(folder)
     ours = _encode(written).double()
     apart = float(((ours - wanted.double()).norm(dim=-1) / wanted.double().norm(dim=-1)).max())
@@ -194,15 +194,15 @@ def _encode(model: Any) -> Tensor:
 # --- a quantized weight in the layout of onnxruntime's MatMulNBits --------------------------------
 
 CONTAINERS = (2, 4, 8)
-"""Widths that the operator has kernels for."""
+"""Widths that MatMulNBits has kernels for."""
 BLOCK_SIZES = (16, 32, 64, 128, 256)
-"""Block sizes that it has kernels for."""
+"""Block sizes that MatMulNBits has kernels for."""
 _FLOAT32_ARITHMETIC = 1
-"""accuracy_level: what is added up; 4 would quantize the input to 8 bits as well."""
+"""accuracy_level: the arithmetic of sums; 4 would also quantize the input to 8 bits."""
 
 
 def put_codes(layer: LinearLayer, quantized: QuantizedWeight) -> str:
-    """Let a layer's modules be exported as a product with packed codes; how it is stored, for the record.
+    """Let a layer's modules be exported as a product with packed codes, and say how they are stored.
 
     y = MatMulNBits(x / input_scaling, in the codes' order) + sums of x over groups (offset - zero_point) scale.
     """
@@ -236,10 +236,10 @@ def put_codes(layer: LinearLayer, quantized: QuantizedWeight) -> str:
 
 
 def pack(quantized: QuantizedWeight) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A quantized weight as MatMulNBits takes it, no code changes its meaning: its attributes, and its tensors.
+    """Return attributes and tensors of a quantized weight for MatMulNBits; every code keeps its value.
 
-    They are codes, uint8 [out_features, n_blocks, block_size * bits / 8], the first code of a byte in its lowest bits;
-    scale, float32 [out_features, n_blocks]; and where there are some order, int64 [in_features], scaling, float32
+    The tensors are codes, uint8 [out_features, n_blocks, block_size * bits / 8], a byte's first code in its lowest
+    bits; scale, float32 [out_features, n_blocks]; and where there are some order, int64 [in_features], scaling, float32
     [in_features], and zeros, float32 [n_groups, out_features], for the sums of groups of the input.
     """
     if quantized.levels is not None:

@@ -1,4 +1,4 @@
-"""All layers of a candidate: calibrated on a sample, or taken from where they are kept."""
+"""All layers of a candidate, calibrated on a sample or read from the cache."""
 
 import json
 import math
@@ -29,32 +29,32 @@ from quantdrift.models.weights import give_back, large_tensors_apart, put_aside,
 from quantdrift.scheme import Scheme
 
 _VERSION = 4
-"""Version of the calibration; another one makes cached layers void."""
+"""Version of the calibration; another version makes cached layers void."""
 
 
 # --- layers that are kept between runs ------------------------------------------------------------
 
 
 class LayerStore:
-    """A store of the layers of one candidate.
+    """Cached layers of one candidate.
 
     Args:
         root: cache folder; None keeps nothing.
-        key: of the candidate, from `key_of`.
+        key: key of the candidate, from `key_of`.
     """
 
     def __init__(self, root: Path | None, key: str) -> None:
         self._folder = None if root is None else root / "codes" / key[:2] / key
 
     def read(self, n_layers: int) -> dict[int, LayerCandidate]:
-        """The layers that are there, by number."""
+        """Read the layers in the cache, by number."""
         if self._folder is None:
             return {}
         layers = {number: read_cache(self._folder / _file_of(number), _read) for number in range(n_layers)}
         return {number: layer for number, layer in layers.items() if layer is not None}
 
     def write(self, number: int, layer: LayerCandidate) -> None:
-        """Keep a layer; RunError if there is no space."""
+        """Write a layer; RunError if the disk is full."""
         from safetensors.torch import save_file  # noqa: PLC0415 -- comes with transformers
 
         if self._folder is None:
@@ -85,25 +85,25 @@ def _read(content: memoryview) -> LayerCandidate:
 
 
 def _aside(layer: LayerCandidate) -> LayerCandidate:
-    """The layer with its codes in a temporary file; all layers' together are as many bytes as weights."""
+    """Move the codes of a layer into a temporary file, as there are as many bytes of codes as weights."""
     codes = layer.quantized and replace(layer.quantized, codes=put_aside(layer.quantized.codes))
     return replace(layer, quantized=codes)
 
 
-# --- all layers of a candidate, made on a sample or taken from where they are kept ----------------
+# --- all layers of a candidate --------------------------------------------------------------------
 
 
 def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:
-    """Refuse a candidate that would not be what its name says."""
+    """Refuse a candidate whose calibration saw no input, or infinite ones."""
     if not any(layer.n_tokens for layer in layers):
         raise UnsupportedError(
             f"{scheme} is calibrated, and no calibration input was seen at any layer: the model "
             "runs in another thread or process, or in one compiled piece; use rtn or hqq"
         )
-    endless = [layer.name for layer in layers if not math.isfinite(layer.absmax)]
-    if endless and scheme.activation_bits is not None and input_scale(scheme) == "tensor":
+    infinite = [layer.name for layer in layers if not math.isfinite(layer.absmax)]
+    if infinite and scheme.activation_bits is not None and input_scale(scheme) == "tensor":
         raise DataError(
-            f"the input of {endless[0]} is not finite on the calibration data, so it has no range "
+            f"the input of {infinite[0]} is not finite on the calibration data, so it has no range "
             f"to quantize (A{scheme.activation_bits}); run the model in float32 or bfloat16"
         )
 
@@ -120,7 +120,7 @@ def make_layers(
     root: Path | None,
     progress: Progress,
 ) -> MadeLayers:
-    """Quantize all layers in calling order; the model's weights are as before afterwards."""
+    """Quantize all layers in calling order; afterwards the model's weights are restored."""
     start = time.perf_counter()
     fingerprint, runtime = of
     under = [stage for key, _ in options_under_layers(scheme) for stage in STAGES.values() if key in stage.options]
@@ -149,7 +149,7 @@ def make_layers(
             give_back()
             if len(made) < len(layers):
                 store.write(number, layer)
-            else:  # the last one is kept when all ranges are: a layer may be called again
+            else:  # the last one is written when all ranges are final, as a layer may be called again
                 held = number
             tell(1)
 
@@ -170,11 +170,11 @@ def make_layers(
     return MadeLayers(layers=finished, sample=sample, of=of, seconds=seconds, kept=len(read))
 
 
-# --- widths of an allocation for the layers of a model, and what a run says of it -----------------
+# --- allocations -----------------------------------------------------------------------------------
 
 
 def widths_for(allocation: Allocation, layers: Sequence[LinearLayer], scheme: Scheme, fingerprint: str) -> list[int]:
-    """The width of every layer."""
+    """Return the width that an allocation gives to every layer."""
     names = [layer.name for layer in layers]
     check_fits(allocation, names, fingerprint)
     made = allocation.criterion, allocation.widths, allocation.budget, allocation.group_size
@@ -188,7 +188,7 @@ def widths_for(allocation: Allocation, layers: Sequence[LinearLayer], scheme: Sc
 
 
 def summary(allocation: Allocation) -> dict[str, Any]:
-    """Describe an allocation, as JSON values for the record of a run."""
+    """Describe an allocation for the record of a run, as JSON values."""
     same = ("criterion", "budget", "bits_per_weight", "loss", "bound", "edited", "dataset", "data_digest")
     return {
         **{name: getattr(allocation, name) for name in same},

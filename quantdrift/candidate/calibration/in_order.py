@@ -1,4 +1,4 @@
-"""Quantize a model's layers in calling order, each seeing the quantized ones before it."""
+"""Quantize a model's layers in calling order, each on inputs from the quantized layers before it."""
 
 import contextvars
 import threading
@@ -22,20 +22,20 @@ NOT_SEEN = "its product with an input is not seen"
 
 
 class _Abandoned(BaseException):
-    """Ends a pass that nobody waits for any more; no `except Exception` on the way holds it."""
+    """Ends an abandoned pass; no `except Exception` on the way catches it."""
 
 
 class ForwardPass(threading.Thread):
-    """The computation of one batch, which stops where it arrives; one at a time goes on.
+    """The computation of one batch, which waits at every layer; one pass runs at a time.
 
     Attributes:
-        place: number of the layer that it waits at; None where it does not wait.
-        value: what it brought there; kept until it arrives elsewhere.
-        error: what ended it.
+        place: number of the layer that it waits at; None if it does not wait.
+        value: the input of that layer and its mask.
+        error: the error that ended it.
     """
 
     def __init__(self, work: Callable[[], object]) -> None:
-        super().__init__(daemon=True)  # an uncaught interrupt of the main thread must not wait for it
+        super().__init__(daemon=True)  # so that an interrupt of the main thread does not wait for it
         self.place: int | None = None
         self.value: tuple[Tensor, Tensor | None] | None = None
         self.error: BaseException | None = None
@@ -49,7 +49,7 @@ class ForwardPass(threading.Thread):
         self._go.acquire()
         try:
             if not self._abandoned:
-                torch.set_num_threads(self._n_threads)  # as the others, a setting of one thread
+                torch.set_num_threads(self._n_threads)  # a setting of each thread, like the others
                 with torch.no_grad(), torch.cuda.device(self._gpu):
                     self._context.run(self._work)
         except _Abandoned:
@@ -61,7 +61,7 @@ class ForwardPass(threading.Thread):
             self._stopped.release()
 
     def advance(self) -> None:
-        """Let it run until the next place or the end; raises whatever ended it."""
+        """Run until the next place or the end; raise the error that ended it."""
         self.place = None
         self._go.release()
         self._stopped.acquire()
@@ -69,8 +69,8 @@ class ForwardPass(threading.Thread):
             raise self.error
 
     def wait_at(self, place: int, value: tuple[Tensor, Tensor | None]) -> None:
-        """Called by the computation: hand over, and wait to be advanced."""
-        if not self._abandoned:  # else somebody on the way held the end of it, and tried again
+        """Hand over an input and wait for `advance`; called by the computation."""
+        if not self._abandoned:  # else somebody caught the exception and tried again
             self.place, self.value = place, value
             self._stopped.release()
             self._go.acquire()
@@ -78,7 +78,7 @@ class ForwardPass(threading.Thread):
             raise _Abandoned
 
     def abandon(self) -> None:
-        """End it where it waits."""
+        """End the pass where it waits."""
         if self.ident is not None:
             self._abandoned = True
             self._go.release()
@@ -86,7 +86,7 @@ class ForwardPass(threading.Thread):
 
 
 def in_lockstep(works: Sequence[Callable[[], object]], make: Callable[[int, list[ForwardPass]], None]) -> None:
-    """Run computations that call `wait_at`; when all wait, those at the lowest place go on."""
+    """Run computations that call `wait_at`; when all wait, those at the lowest place continue."""
     passes = [ForwardPass(work) for work in works]
     try:
         for forward in passes:
@@ -105,21 +105,21 @@ def in_lockstep(works: Sequence[Callable[[], object]], make: Callable[[int, list
             forward.abandon()
 
 
-# --- layers, made one after another ---------------------------------------------------------------
+# --- layers, one after another -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerCandidate:
-    """Result of quantizing one layer.
+    """The result of quantizing one layer.
 
     Attributes:
-        name: of the layer.
-        quantized: codes and grid, on the CPU; None where weights are left alone.
-        n_tokens: calibration tokens that reached it; None where none were asked for.
-        absmax: largest absolute input over these.
-        output_error: ||X (W - Q)^T||^2 / ||X W^T||^2 over the calibration tokens; None if not known.
-        seconds: time the method took, without collecting the inputs.
-        fallback: why it was rounded to nearest instead; None if it was not.
+        name: name of the layer.
+        quantized: codes and grid, on the CPU; None if weights are left alone.
+        n_tokens: number of calibration tokens that reached it; None without calibration.
+        absmax: largest absolute input over these tokens.
+        output_error: ||X (W - Q)^T||^2 / ||X W^T||^2 over these tokens; None if unknown.
+        seconds: time of the method, without collecting the inputs.
+        fallback: the reason why it was rounded to nearest instead, or None.
     """
 
     name: str
@@ -132,7 +132,7 @@ class LayerCandidate:
 
 
 def put_in_place(layer: LinearLayer, quantized: QuantizedWeight) -> None:
-    """Give a layer the weights that the codes stand for."""
+    """Write the weights of the codes into a layer."""
     weight = layer.weight.detach()
     weight.copy_(quantized.to(weight.device).dequantize(weight.dtype))
     dismiss(quantized.codes)
@@ -148,10 +148,11 @@ def quantize_in_order(
     kept: Mapping[int, LayerCandidate],
     done: Callable[[int, LayerCandidate], None],
 ) -> dict[int, float]:
-    """Run the calibration batches once; quantize each layer, in place, when they arrive at it.
+    """Run the calibration batches once, and quantize each layer in place when they arrive at it.
 
-    Every layer's input comes from a model whose earlier layers are quantized (paper, appendix "Quantizers"). A layer
-    that is called several times in one pass is quantized on the input of its first call.
+    The input of a layer comes from a model whose earlier layers are quantized (paper, appendix "Quantizers"). A layer
+    that is called several times in one pass is quantized on the input of its first call. Return the largest absolute
+    inputs of later calls, by layer number.
     """
     second = any(method is not None and method.needs_moments for method in quantizers)
     made: dict[int, int] = {}  # layer to the number of tokens that reached it
@@ -173,9 +174,9 @@ def quantize_in_order(
         if candidate is None:
             inputs = [forward.value for forward in here if forward.value is not None]
             which = [_identity(*layer_input) for layer_input in inputs]
-            # the inputs stay alive in the passes until these go on, so an address is not used again
+            # the passes keep their inputs until they continue, so an address is not used again
             if not which or shared is None or shared[0] != which:
-                shared = None  # one of them is in memory at a time
+                shared = None  # only one is in memory
                 shared = which, moments_of(inputs, layer.weight.shape[1], second=second)
             moments = shared[1]
             candidate = make_layer(layer, quantizers[number], fallbacks[number], moments)
@@ -197,7 +198,7 @@ def quantize_in_order(
 def make_layer(
     layer: LinearLayer, method: LayerQuantizer | None, fallback: LayerQuantizer, moments: Moments
 ) -> LayerCandidate:
-    """Quantize a layer, in place, on the moments of its input; to nearest where it needs some and there are none."""
+    """Quantize a layer in place on the moments of its input, or by the fallback if needed moments are missing."""
     weight = layer.weight.detach()
     candidate = LayerCandidate(name=layer.name, quantized=None, n_tokens=moments.n_tokens, absmax=moments.absmax)
     if method is None:
@@ -217,5 +218,5 @@ def make_layer(
 
 
 def _identity(x: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
-    """Identity of an input, which a change in place makes another."""
+    """Return an identity of an input, which changes if the input is changed in place."""
     return (x.data_ptr(), x.shape, x.stride(), None if mask is None else mask.data_ptr(), float(x.float().sum()))

@@ -1,4 +1,4 @@
-"""The inputs of a model's linear layers: seen while it runs, summed up, and quantized."""
+"""The inputs of a model's linear layers: observed while it runs, summed into moments, and quantized."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,23 +13,23 @@ from quantdrift.candidate.quantized import Moments
 from quantdrift.models.layers import LinearLayer, MemoryRange, memory_range
 
 Arrive = Callable[[int, Tensor, Tensor | None], Tensor | None]
-"""Called with the layer's number, its input [..., in_features] and, where known, which rows count:
-bool, shaped as the input without its last axis. A tensor that it returns takes the place of the input."""
+"""Called with a layer's number, its input [..., in_features] and, if known, the mask of rows that count:
+bool, in the shape of the input without its last axis. A tensor that it returns replaces the input."""
 
 _ATEN = torch.ops.aten
 _FACTORS = {_ATEN.linear.default: 0, _ATEN.matmul.default: 0, _ATEN.mm.default: 0, _ATEN.addmm.default: 1}
-"""Operations that multiply an input by a matrix, and where the input stands; the matrix follows it."""
+"""Operations that multiply an input by a matrix, to the position of the input; the matrix is the next argument."""
 
 _DEPTH_OF_MASK = 3
 _BLOCK = 384
-"""Columns of a second moment that are computed at a time."""
+"""Columns of a second moment to compute at a time."""
 
 
-# --- seen -----------------------------------------------------------------------------------------
+# --- observed-------------------------------------------------------------------------------------
 
 
 class _Masks(threading.local):
-    """The attention masks of the calls that a thread is in, innermost last."""
+    """The attention masks of the calls that a thread is in; the innermost is last."""
 
     def __init__(self) -> None:
         self.stack: list[Tensor | None] = [None]
@@ -37,11 +37,11 @@ class _Masks(threading.local):
 
 @contextmanager
 def hooked_inputs(modules: Sequence[nn.Module], layers: Sequence[LinearLayer], arrive: Arrive) -> Iterator[None]:
-    """Inside, `arrive` is called before an input is multiplied by each of the layers; it may block.
+    """Inside, `arrive` is called before each of the layers multiplies an input; it may block.
 
-    A layer is seen when its module is called, and inside another module (experts, torch's own attention) when its
-    whole matrix is multiplied by. Padding does not count where the mask that a module near the root is given speaks of
-    a layer's rows, or of the rows that a mixture chooses its experts' from.
+    The input of a layer is observed when its module is called; for experts and torch's own attention, when their module
+    multiplies by the whole matrix. Padding does not count if the attention mask that a module near the root gets fits
+    the rows of the layer, or the rows from which a mixture selects those of an expert.
     """
     masks = _Masks()
 
@@ -97,7 +97,7 @@ def hooked_inputs(modules: Sequence[nn.Module], layers: Sequence[LinearLayer], a
 
 @contextmanager
 def computing_by(module: nn.Module, instead: Callable[..., Any]) -> Iterator[None]:
-    """Inside, a module computes by another function."""
+    """Inside, another function replaces the forward of a module."""
     before = module.__dict__.get("forward")
     module.__dict__["forward"] = instead
     try:
@@ -109,12 +109,12 @@ def computing_by(module: nn.Module, instead: Callable[..., Any]) -> Iterator[Non
 
 
 class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
-    """Tells of the products with some weight matrices that are computed inside it.
+    """Observes the products with some weight matrices inside it.
 
     Args:
         numbers: memory of a matrix to the layer's number.
         arrive: called with the other factor.
-        mask: which of the module's rows count, bool [n_rows]; None if not known.
+        mask: the module's rows that count, bool [n_rows]; None if unknown.
     """
 
     def __init__(self, numbers: Mapping[MemoryRange, int], arrive: Arrive, mask: Tensor | None) -> None:
@@ -128,13 +128,13 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
             other = self._arrive(number, args[at], self._counting(args[at]))
             args = args if other is None else (*args[:at], other, *args[at + 1 :])
         elif func is _ATEN.index.Tensor and self._mask is not None and len(args[1]) == 1:
-            rows = args[1][0]  # those of one expert; what is computed from them keeps their number and order
+            rows = args[1][0]  # the rows of one expert, whose number and order stay
             if rows is not None and rows.dim() == 1 and len(args[0]) == len(self._mask):
                 self._chosen = self._mask.to(rows.device)[rows]
         return func(*args, **(kwargs or {}))
 
     def _counting(self, x: Tensor) -> Tensor | None:
-        """Which rows of an input count, where that is known."""
+        """Return the mask of rows of an input that count; None if unknown."""
         for mask in (self._chosen, self._mask):
             if mask is not None and mask.shape.numel() == x.shape[:-1].numel():
                 return mask.to(x.device).reshape(x.shape[:-1])
@@ -142,9 +142,9 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
 
 
 def was_watched(layer: LinearLayer, layers: Sequence[LinearLayer], n_tokens: Sequence[int]) -> bool:
-    """Whether a layer would have been seen if a token had reached it, where so many reached each layer.
+    """Say whether a layer would have been observed if a token had reached it, given the tokens at each layer.
 
-    Of the experts in one parameter either all are multiplied by in a way that is seen, or none is.
+    Either all experts in one parameter can be observed, or none of them.
     """
     together = (n for other, n in zip(layers, n_tokens, strict=True) if other.parameter is layer.parameter)
     return bool(layer.modules) or any(together)
@@ -152,7 +152,7 @@ def was_watched(layer: LinearLayer, layers: Sequence[LinearLayer], n_tokens: Seq
 
 @contextmanager
 def plain_products(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Inside, nothing is fused that would hide a layer's call or product: torch's encoder layers, experts."""
+    """Inside, torch's encoder layers and experts are not fused, as that would hide calls and products of layers."""
     fast = torch.backends.mha.get_fastpath_enabled()
     configs = [getattr(module, "config", None) for root in modules for module in root.modules()]
     chosen = [
@@ -169,11 +169,11 @@ def plain_products(modules: Sequence[nn.Module]) -> Iterator[None]:
             config._experts_implementation = before  # type: ignore[union-attr]  # as above
 
 
-# --- summed up ------------------------------------------------------------------------------------
+# --- moments --------------------------------------------------------------------------------------
 
 
 def add_gram(total: Tensor, rows: Tensor) -> None:
-    """Add rows^T rows of float32 [n_tokens, in_features], of which half is computed and half mirrored, in place."""
+    """Add rows^T rows of float32 [n_tokens, in_features] in place; half of it is computed, the other half mirrored."""
     n = rows.shape[1]
     for start in range(0, n, _BLOCK):
         stop = min(start + _BLOCK, n)
@@ -182,7 +182,7 @@ def add_gram(total: Tensor, rows: Tensor) -> None:
 
 
 def moments_of(inputs: Sequence[tuple[Tensor, Tensor | None]], in_features: int, *, second: bool) -> Moments:
-    """The moments over all tokens of several inputs."""
+    """Compute the moments over all tokens of several inputs."""
     device = inputs[0][0].device if inputs else torch.device("cpu")
     total = torch.zeros(in_features, in_features if second else 0, device=device)
     absolute = torch.zeros(in_features, device=device)
@@ -202,27 +202,27 @@ def moments_of(inputs: Sequence[tuple[Tensor, Tensor | None]], in_features: int,
 
 
 def output_error(weight: Tensor, low: Tensor, second: Tensor) -> float | None:
-    """Relative squared error of a layer's output, ||X (W - Q)^T||^2 / ||X W^T||^2."""
+    """Return the relative squared error of a layer's output, ||X (W - Q)^T||^2 / ||X W^T||^2."""
     exact = weight.to(torch.float32)
     error = exact - low.to(torch.float32)
     power = float(((exact @ second) * exact).sum())
     return max(0.0, float(((error @ second) * error).sum()) / power) if power > 0 else None
 
 
-# --- quantized: at the input of every linear layer, on a fixed range or on one for each token -----
+# --- quantized, on a fixed range or a range for each token ----------------------------------------
 
 
 def fake_quantize(x: Tensor, *, absmax: float | None, bits: int) -> Tensor:
-    """Round a tensor to a symmetric grid and clip what lies beyond (paper, appendix on A8).
+    """Round a tensor to a symmetric grid and clip values beyond it (paper, appendix on A8).
 
     scale = absmax / (2^(bits-1) - 1), value = clamp(round(x / scale)) * scale, halves to even. Without an absmax, every
-    row of the last dimension (a token) has that of its own.
+    row of the last dimension (a token) has its own.
     """
     levels = 2 ** (bits - 1) - 1
     if absmax == 0:
         return torch.zeros_like(x)
     exact = x.to(torch.float32)
-    if absmax is None:  # of a row of zeros any scale will do, but 0
+    if absmax is None:  # a row of zeros needs some scale other than 0
         scale = (exact.abs().amax(dim=-1, keepdim=True) / levels).clamp_min(torch.finfo(torch.float32).tiny)
     else:
         scale = absmax / levels
@@ -232,23 +232,23 @@ def fake_quantize(x: Tensor, *, absmax: float | None, bits: int) -> Tensor:
 
 
 class Rounding(Protocol):
-    """Rounds the input of a layer to a grid that ends at `absmax`, or where the input itself says."""
+    """Rounds the input of a layer to a grid that ends at `absmax`, or at a maximum of the input itself."""
 
     def __call__(self, x: Tensor, *, absmax: float | None) -> Tensor:
-        """The rounded input, in its shape and number type."""
+        """Return the rounded input, in its shape and number type."""
 
 
 @contextmanager
 def quantized_inputs(
     modules: Sequence[nn.Module], layers: Sequence[LinearLayer], ranges: Mapping[str, float | None], rounding: Rounding
 ) -> Iterator[set[str]]:
-    """Inside, the layers get rounded inputs; gives the names of those that were seen.
+    """Inside, layers get rounded inputs; yields the names of the layers that were called.
 
     Args:
-        modules: the outermost ones of the model.
-        layers: of the model.
-        ranges: layer name to the end of its grid, None for one that its input says; a layer without is left alone.
-        rounding: of an input.
+        modules: the outermost modules of the model.
+        layers: layers of the model.
+        ranges: layer name to the end of its grid, or to None if the input decides; other layers are left alone.
+        rounding: rounds an input.
     """
     names = [layer.name for layer in layers if layer.name in ranges]
     seen: set[str] = set()

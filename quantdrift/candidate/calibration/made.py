@@ -1,4 +1,4 @@
-"""The calibrated layers of a candidate, and what a run says of them."""
+"""The calibrated layers of a candidate, and their description in a record."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ class MadeLayers:
 
     Attributes:
         layers: in the order of the model's layers.
-        sample: what they were calibrated on.
+        sample: the calibration inputs.
         of: digest of the reference's weights, and its runtime.
-        seconds: what it took, forward passes included.
-        kept: how many of them were there already.
+        seconds: time of the calibration, including forward passes.
+        kept: number of layers that came from the cache.
     """
 
     layers: list[LayerCandidate]
@@ -28,11 +28,11 @@ class MadeLayers:
     kept: int
 
     def ranges(self) -> dict[str, float]:
-        """Layer name to the largest absolute input, for layers whose inputs can be quantized."""
+        """Map the layers whose inputs can be quantized to their largest absolute input."""
         return {made.name: made.absmax for made in self.layers if made.n_tokens}
 
     def describe(self) -> dict[str, Any]:
-        """Describe the layers, as JSON values for the record of a run."""
+        """Describe the layers for the record of a run, as JSON values."""
         return {
             "calibration": dict(self.sample.record),
             "seconds": round(self.seconds, 3),
@@ -54,7 +54,7 @@ class MadeLayers:
         }
 
     def _fallback_weights(self) -> dict[str, float]:
-        """Why layers were rounded to nearest instead, to their share of the weights of all layers."""
+        """Map the reasons why layers were rounded to nearest to the share of these layers in all weights."""
         sizes = [0 if made.quantized is None else made.quantized.codes.numel() for made in self.layers]
         shares: dict[str, float] = defaultdict(float)
         for made, size in zip(self.layers, sizes, strict=True):

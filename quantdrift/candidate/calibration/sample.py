@@ -1,4 +1,4 @@
-"""What a quantizer calibrates on: documents of the corpus, drawn by a seed, or texts of a file."""
+"""The calibration inputs of a quantizer: documents of the corpus, drawn by a seed, or texts of a file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from quantdrift.scheme import Scheme
 DEFAULT_SIZE = 512
 """Documents, as in the paper."""
 MOST_BATCHES = 64
-"""Each batch has a thread of its own while the layers are made, and torch's threads beside it."""
+"""Most batches, as each has its own thread while layers are made, beside the threads of torch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +26,11 @@ class Sample:
     """Calibration inputs, ready to be run.
 
     Attributes:
-        batches: each runs the model on one batch; inputs of similar length share one.
-        key: JSON values that decide what the model sees; None if they cannot be told.
-        record: what a run says of it.
-        rows: positions of the inputs, of a single kind.
-        inputs: these inputs, of each kind.
+        batches: functions that each run the model on one batch of inputs of similar length.
+        key: JSON values that decide the inputs of the model; None if unknown.
+        record: the entries of the sample in run.json.
+        rows: positions of the inputs, if they are of a single kind.
+        inputs: the inputs of each kind.
     """
 
     batches: list[Callable[[], object]]
@@ -41,13 +41,13 @@ class Sample:
 
 
 def calibration_file(scheme: Scheme) -> Path | None:
-    """The file that `+calib=` names; None where it gives a number, or is not given."""
+    """Return the file that `+calib=` names; None if it gives a number or is missing."""
     given = scheme.option("calib")
     return None if given is None or given.isdecimal() else Path(given).expanduser()
 
 
 def calibration_texts(scheme: Scheme) -> list[str] | None:
-    """The texts of the file that `+calib=` names; None where it names none. Asked for before a model is loaded."""
+    """Read the texts of the file that `+calib=` names; None if it names none. Called before a model is loaded."""
     file = calibration_file(scheme)
     return None if file is None else read_texts(file)
 
@@ -61,9 +61,9 @@ def draw_sample(
     groups: NDArray[np.int64] | None = None,
     source: str = "corpus",
 ) -> Sample:
-    """Draw the calibration inputs of a scheme, as many of each kind: documents, and queries for a tower of their own.
+    """Draw the calibration inputs of a scheme, the same number of each kind: documents, and queries for a second tower.
 
-    `groups` are of the rows of a single kind; batches do not mix them.
+    `groups` divide the rows of a single kind; batches do not mix them.
     """
     samples = [_sample(encoder, side, scheme, batch_size, groups=groups, source=source) for side in kinds]
     if len(samples) == 1:
@@ -121,7 +121,7 @@ def _sample(
 
 
 def read_texts(path: Path) -> list[str]:
-    """The texts of a file to calibrate on."""
+    """Read the calibration texts of a file."""
     if path.suffix not in {".txt", ".jsonl"} or not path.is_file():
         raise DataError(
             f'{path}: expected a file of texts, a .txt file (one text a line) or .jsonl file (objects with a "text")'

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
-from quantdrift.base.text import percent, with_interval
+from quantdrift.base.text import percent
 from quantdrift.builtin.weights import CHOICE
 from quantdrift.cli.options import OnCorpus, OnModel, argument, option, prints
 from quantdrift.scheme import FULL_BITS
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Column, Grid, records, table
-from quantdrift.spec.grammar import calibrates, chooses, parse
+from quantdrift.show.tables import Column, Grid, table
+from quantdrift.spec.grammar import Spec, calibrates, chooses, parse
 
 if TYPE_CHECKING:
     from quantdrift.allocation.record import Allocation
-    from quantdrift.features.allocate.jobs import Rival
+    from quantdrift.data.retrieval import RetrievalDataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,35 +30,34 @@ class AllocateOptions(OnCorpus, OnModel):
         "SPEC: Model, average bits and criterion: minilm@W3.5+gap, or minilm@W3-gptq+gap+widths=2,3,4,8"
     )
     out: Path = option(
-        "-o --out: File to write; an earlier allocation there is replaced.", default=Path("allocation.json")
+        "-o --out FILE: File to write; an earlier allocation there is replaced.", default=Path("allocation.json")
     )
     keep: list[str] | None = option(
-        "PATTERN[=BITS]: Fix the bits of layers whose name matches: '*.layer.0.*=8'; without =BITS they are not "
-        "quantized at all. Can be repeated."
+        "PATTERN[=BITS]: Fix the bits of the layers whose names match, as '*.layer.0.*=8'; without =BITS they are not "
+        "quantized. May be repeated."
     )
-    check: bool = option("Compare with other ways to spend the same bits, on other queries.", default=True)
 
 
 @prints("json")
 def command(options: AllocateOptions) -> Output:
-    """Measure how much rounding each layer moves the answers, and give more bits where it matters.
+    """Measure how much the rounding of each layer moves the answers, and give more bits where it matters.
 
     The criterion gap takes 128 queries (at most a quarter of them) and the documents that rank first for them, and
-    needs one forward and one backward pass; labels are not used. The chosen bits per layer are written to a file,
-    which a spec can name, with any quantizer:
+    needs one forward and one backward pass; labels are not used. The chosen bits per layer are written to a file, which
+    a spec can name, with any quantizer:
 
     quantdrift run minilm@allocation.json --data FOLDER
 
     quantdrift run minilm@allocation.json-gptq --data FOLDER
 
-    Such a run does not count the queries that were used to choose.
+    Such a run leaves out the queries that the layers were measured on.
 
     More: docs/guides/repair.md
     """
     spec, keep = parse(options.spec), _kept(options.keep or ())
     if not chooses(spec.scheme):
         expected = f"expected a criterion that chooses them, e.g. {spec.model}@W3.5+gap"
-        raise UnsupportedError(f"{spec}: the widths of its layers are given; {expected}")
+        raise UnsupportedError(f"{spec}: the widths of its layers are fixed; {expected}")
     from quantdrift.allocation.record import Allocation, nameable
     from quantdrift.base.records import read_json
     from quantdrift.candidate.refusals import check_spec, refuse_deployment
@@ -69,33 +68,43 @@ def command(options: AllocateOptions) -> Output:
     check_spec(spec)
     _ = spec.scheme.widths  # refused before a model is loaded
     if options.out.suffix != ".json" or not nameable(str(options.out)):
-        raise QuantDriftError(f"--out {options.out}: specs name it; expected FILE.json without spaces, '+' and '@'")
-    Allocation.check_place(options.out)
-    from quantdrift.features.allocate.jobs import allocate_spec
-
-    with options.stoppable(f"{options.out} is not finished"):
-        allocation, rivals = allocate_spec(
-            spec, dataset, out=options.out, **options.how, keep=keep, check=options.check
+        raise QuantDriftError(
+            f"--out {options.out}: expected FILE.json without spaces, '+' and '@', so that specs can name it"
         )
-    left = {*CHOICE, "act", "seed"} - ({"seed"} if calibrates(spec.scheme) else set())
-    under = "".join(f"+{key}={value}" for key, value in spec.scheme.options if key not in left)
-    beside = ("+query" if spec.scheme.query_only else "") + under
-    named = f"{spec.model}@{options.out}{beside}"
+    Allocation.check_place(options.out)
+    with options.stoppable(f"{options.out} is not finished"):
+        allocation = _measured(spec, dataset, keep, options)
+    allocation.write(options.out)
+    of_choice = {*CHOICE, "act", "seed"} - ({"seed"} if calibrates(spec.scheme) else set())
+    others = "".join(f"+{key}={value}" for key, value in spec.scheme.options if key not in of_choice)
+    named = f"{spec.model}@{options.out}{'+query' if spec.scheme.query_only else ''}{others}"
     use = f"quantdrift run {shlex.quote(named)} {options.data_words}{options.model_words}"
     measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"
-    held_out = None
-    if rivals:
-        held_out = {"n_queries": rivals[0].flips.n, "rivals": records(_RIVALS, rivals)}
     return Output(
-        data={"path": str(options.out), "allocation": read_json(options.out), "held_out": held_out},
+        data={"path": str(options.out), "allocation": read_json(options.out)},
         title=f"{options.spec}: {allocation.criterion}, {measured if allocation.input_ids else 'without any input'}",
-        grids=[_layers(allocation), *([_rivals(rivals)] if rivals else [])],
+        grids=[_layers(allocation)],
         next=[f"\nallocation: {options.out}", *([f"use it: {use}"] if spec.scheme.activation_bits is None else [])],
     )
 
 
+def _measured(spec: Spec, dataset: RetrievalDataset, keep: dict[str, int], options: AllocateOptions) -> Allocation:
+    """Load the model, and choose the widths of its layers by the criterion of the spec."""
+    from quantdrift.asking.opening import open_pair
+    from quantdrift.measuring.flow import Flow
+    from quantdrift.models.model import check_vectors
+    from quantdrift.sensitivity.allocate import allocate_for, left_out
+
+    settings, store, progress = options.settings, options.how["store"], options.progress
+    opened = open_pair(spec, dataset, device=options.device, revision=options.revision, **settings.loading)
+    check_vectors(opened.pair.encoder, f"{spec}: widths are chosen")
+    left_out([layer.name for layer in opened.quantized.layers], spec.scheme, keep)  # refuses a wrong --keep early
+    flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
+    return allocate_for(flow, opened.quantized, opened.search, flow.reference(opened.search), keep=keep)[0]
+
+
 def _kept(texts: Sequence[str]) -> dict[str, int]:
-    """Pattern to width, of PATTERN=WIDTH; the width is 16 if there is none."""
+    """Pattern to width, from PATTERN=WIDTH; the width is 16 if there is none."""
     keep: dict[str, int] = {}
     for text in texts:
         pattern, _, width = text.rpartition("=") if "=" in text else (text, "", str(FULL_BITS))
@@ -106,7 +115,7 @@ def _kept(texts: Sequence[str]) -> dict[str, int]:
 
 
 def _layers(allocation: Allocation) -> Grid:
-    """Every layer with its loss; the shares add up to one over the layers."""
+    """One row per layer, with its share of the loss over all layers."""
     layers, widths = allocation.layers, allocation.widths
     free = [layer for layer in layers if layer.loss is not None]
     total = sum(layer.loss[0] for layer in free if layer.loss) or 1.0
@@ -125,25 +134,3 @@ def _layers(allocation: Allocation) -> Grid:
         "embeddings included"
     ]
     return table(columns, layers, lines=lines)
-
-
-_RIVALS = (
-    Column("bits from", "name", kind="words"),
-    Column("bits", "bits_per_weight", "{:.2f}".format),
-    Column("flip@1", "flips", with_interval, key="flip@1"),
-    Column(
-        "more than this allocation", "difference", lambda step: "" if step is None else with_interval(step, sign="+")
-    ),
-)
-
-
-def _rivals(rivals: Sequence[Rival]) -> Grid:
-    # among those that spend no more
-    fair = [rival for rival in rivals if rival.bits_per_weight <= rivals[0].bits_per_weight]
-    ours, best = rivals[0], min(fair, key=lambda rival: rival.flips.value or 0.0)
-    verdict = f"{ours.name} changes fewest answers for as many bits"
-    if (ours.flips.value or 0.0) > (best.flips.value or 0.0):
-        verdict = f"{ours.name} did not win against {best.name}; use another criterion, or measure on more queries"
-    lines = [f"{verdict}. A difference whose interval reaches 0 could be chance."]
-    title = f"On {ours.flips.n} other queries, rounded to nearest (95 % intervals)"
-    return table(_RIVALS, rivals, title=title, lines=lines)

@@ -1,4 +1,4 @@
-"""What is kept from run to run: where, how much; --clear."""
+"""Size and place of the cache; --clear."""
 
 from quantdrift.cli import Command
 

@@ -1,4 +1,4 @@
-"""`quantdrift cache`: what is kept from run to run."""
+"""`quantdrift cache`: show or delete the files that are kept from run to run."""
 
 import os
 import re
@@ -19,38 +19,38 @@ KINDS = {
     "shards": (".npz", "parts of runs that were interrupted"),
     "servers": (".npz", "models seen on servers"),
 }
-"""Folder to the suffix of the files that quantdrift keeps in it, and what they are called."""
+"""Folder to the suffix of quantdrift's files in it, and their description."""
 _OURS = re.compile(r"(?P<shelf>[0-9a-f]{2})/\.?(?P=shelf)[0-9a-f]{38}[./]|[0-9a-f]{32}/\.?[0-9a-f]{32}\.")
-"""How the place of a file in such a folder begins; what is being written has a dot before its name."""
+"""Beginning of the path of our files in such a folder; a file that is being written has a dot before its name."""
 _DEAD = 600
-"""Seconds after which what is being written is not written any more."""
+"""Seconds after which an unfinished file is given up."""
 
 
 @prints()
-def command(*, clear: bool = flag("--clear: Delete it all; it is made again when needed.")) -> Output:
+def command(*, clear: bool = flag("--clear: Delete all of it; it is made again when needed.")) -> Output:
     """Show where embeddings, quantized layers and sensitivities are kept, and how much they take.
 
-    Later runs reuse them, and an interrupted run goes on from them. --clear leaves alone what is not quantdrift's,
-    and what a run wrote in the last ten minutes and has not finished.
+    Later runs reuse them, and an interrupted run resumes from them. --clear keeps files that are not quantdrift's, and
+    unfinished files of the last ten minutes.
 
     For example: quantdrift cache --clear
 
     More: docs/reference/runs.md
     """
     if os.environ.get(CACHE_VARIABLE, "").strip().lower() == "off":
-        return Output(next=[f"nothing is kept: {CACHE_VARIABLE} is off"])
+        return Output(next=[f"the cache is off: {CACHE_VARIABLE}"])
     return Output(next=[_of_kind(name, clear=clear) for name in KINDS])
 
 
 def _of_kind(kind: str, *, clear: bool) -> str:
-    """How much there is in one folder, deleted if asked for, and how much was left."""
+    """Count the files of one folder, and delete them with `clear`."""
     suffix, called = KINDS[kind]
     folder = cache_dir() / kind
     n = size = left = 0
     for place, _, names in os.walk(folder, topdown=False):  # no link in it is followed
         for path in (Path(place, name) for name in names):
-            finished = path.suffix == suffix and ".partial" not in path.name
-            idle = finished or (path.suffix == ".lock" and not path.with_suffix(f".partial{suffix}").exists())
+            finished = path.suffix == suffix and path.name.count(".") == 1
+            idle = finished or (path.suffix == ".lock" and not any(path.parent.glob(f"{path.stem}.*{suffix}")))
             try:
                 status = path.lstat()
                 written = not idle and time.time() - status.st_mtime < _DEAD
@@ -60,10 +60,10 @@ def _of_kind(kind: str, *, clear: bool) -> str:
                 if clear:
                     path.unlink()
                 n, size = n + finished, size + status.st_size
-            except OSError:  # another run was faster, or it cannot be deleted
+            except OSError:  # another run deleted it, or it cannot be deleted
                 left += 1
         if clear:
-            with suppress(OSError):  # something is in it, or it is a link
+            with suppress(OSError):  # it is not empty, or a link
                 os.rmdir(place)
     line = f"{'deleted ' if clear else ''}{n:,} {called}, {size / 1e6:,.1f} MB in {folder}"
-    return f"{line}; left {counted(left, 'other file')}" if left and clear else line
+    return f"{line}; left {counted(left, 'other file')} alone" if left and clear else line

@@ -1,6 +1,6 @@
-"""What quantization changed, for the card of a model on the Hugging Face hub: a section of its README.md, and metadata.
+"""The card of a quantized model on the Hugging Face hub: a section of README.md, and metadata.
 
-The metadata are those of the hub: base_model, and results in the model-index.
+The metadata are base_model, and results in the model-index.
 """
 
 import math
@@ -31,15 +31,15 @@ _FLIP, _LOST = map(parse_metric, ("flip@1", "gold_lost@1"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A run as the card tells it.
+    """A run in the card.
 
     Attributes:
-        data: on what.
-        scheme: of the quantized version.
-        answer: what a model gives an input.
-        quality: of searches nDCG@10, of classes accuracy; of the reference and of the candidate.
-        run: it.
-        estimates: of each metric.
+        data: name of the data.
+        scheme: name of the quantized version.
+        answer: the word for a model's answer: "class" or "first result".
+        quality: nDCG@10 or accuracy, of the reference and of the candidate.
+        run: the run.
+        estimates: the estimate of each metric.
     """
 
     data: str
@@ -51,18 +51,18 @@ class Row:
 
     @property
     def bits(self) -> str:
-        """Bits of a weight, scales counted."""
+        """Bits per weight, scales counted."""
         bits = (self.run.record.get("bits_per_weight") or {}).get("linear_with_scales")
         return "-" if bits is None else f"{bits:.4g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What goes into README.md.
+    """The parts of README.md.
 
     Attributes:
-        section: Markdown.
-        metadata: of the front matter; `base_model` is missing where the hub does not have the model.
+        section: the section, as Markdown.
+        metadata: the front matter; without `base_model` if the hub does not have the model.
     """
 
     section: str
@@ -70,17 +70,17 @@ class Card:
 
     @property
     def text(self) -> str:
-        """A README.md of nothing else."""
+        """A README.md with these parts alone."""
         front = yaml.safe_dump(dict(self.metadata), sort_keys=False, allow_unicode=True, width=math.inf)
         return f"---\n{front}---\n\n{self.section}\n"
 
 
 def card_of(runs: Sequence[Run], *, base_model: str | None = None) -> Card:
-    """The section and the metadata of some runs of one model.
+    """The card of some runs of one model.
 
     Args:
-        runs: of one reference, on any data, with any schemes.
-        base_model: its id on the hub; by default that of the runs, where they say one.
+        runs: runs of one reference, on any data, with any schemes.
+        base_model: id of the reference on the hub; by default that in the runs, if there is one.
 
     Raises:
         RunError: the runs are of several models, or two are copies of one.
@@ -90,8 +90,7 @@ def card_of(runs: Sequence[Run], *, base_model: str | None = None) -> Card:
     for run in runs[1:]:
         if differs := first.differences(Identity.of(run.record), ("reference", "name"), sides=("here", "there")):
             raise RunError(
-                f"a card is of one model; {runs[0].path} (here) and {run.path} (there) are of others: {differs[0]}. "
-                "Name runs of one model"
+                f"expected runs of one model; {runs[0].path} (here) and {run.path} (there) differ: {differs[0]}"
             )
     rows = sorted(map(_row, runs), key=lambda row: row.data)
     model = runs[0].record.get("model") or {}
@@ -120,10 +119,10 @@ def _row(run: Run) -> Row:
 
 
 def _scheme_of(record: Mapping[str, Any]) -> str:
-    """The quantized version by a name without folders and addresses: the scheme, or the checkpoint's own name."""
+    """Name of the quantized version, without folders and addresses: the scheme, or the checkpoint's own name."""
     try:
         pair = parse_pair(record["spec"])
-    except QuantDriftError:  # two finished runs have names of the user's own
+    except QuantDriftError:  # two finished runs have names of any form
         return clean(_last(str(record["spec"]).rpartition(" vs ")[2]))
     return str(pair.scheme) if isinstance(pair, Spec) else clean(_last(pair.candidate))
 
@@ -138,7 +137,7 @@ def _last(place: str) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """A row a run; columns that say nothing of any are left out."""
+    """One row per run; a column that is empty for all of them is left out."""
     answer, (before, after) = rows[0].answer, rows[0].quality
     quality = "accuracy" if answer == "class" else "nDCG@10"
     columns = [
@@ -156,15 +155,15 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _meanings(rows: Sequence[Row]) -> Iterator[str]:
-    """What the columns say, for somebody who wants to use the model."""
+    """Explain the columns for users of the model."""
     for said in dict.fromkeys(text for row in rows for text in row.run.record["data"].get("warnings", ())):
         if said.startswith(("a quick try", "full precision is")):
             yield f"- {prose(clean(said))}."
     yield (
-        "- *Another*: of all inputs, the share that get another answer than at full precision, better or worse. "
-        "*Right ... lost*: of the inputs whose answer was right, the share that lost it."
+        "- *Another*: the share of all inputs that get another answer than at full precision, better or worse. "
+        "*Right ... lost*: the share of the inputs with a right answer that lost it."
     )
-    yield "- In brackets: 95 % intervals. They hold for inputs like these; your own may be harder."
+    yield "- In brackets: 95 % intervals, which hold for inputs like these; your own may be harder."
     versions = {str((row.run.record.get("versions") or {}).get("quantdrift") or "") for row in rows}
     yield f"- Measured by quantdrift {prose(clean(', '.join(sorted(versions))))}."
 
@@ -173,7 +172,7 @@ def _meanings(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _results(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Entries of the model-index: one for a task and data, with the metrics of every scheme."""
+    """Entries of the model-index: one for each task and data, with the metrics of every scheme."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         data = row.run.record["data"]

@@ -1,4 +1,4 @@
-"""`quantdrift report --card`: what quantization changed, for the card of a model on the Hugging Face hub."""
+"""`quantdrift report --card`: write the card of a quantized model on the Hugging Face hub."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from quantdrift.show.output import Output
 def command(
     *,
     runs: list[Path] = argument(RUNS),
-    base_model: str | None = option("ID: Id of the full-precision model on the hub; by default what the runs say."),
+    base_model: str | None = option("ID: Id of the full-precision model on the hub; by default that in the runs."),
 ) -> Output:
-    """Print what quantization changed as a model card: a section of README.md, and metadata.
+    """Print a model card with what quantization changed: a section of README.md, and metadata.
 
-    The runs are of one model, on any data, with any schemes: a row each. The metadata (base_model, and results in the
-    model-index) are what the Hugging Face hub reads.
+    The runs are of one model, on any data and with any schemes; each becomes a row of the table. The Hugging Face hub
+    reads the metadata: base_model, and results in the model-index.
 
     For example: quantdrift report --card RUN > README.md
 

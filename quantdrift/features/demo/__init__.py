@@ -1,4 +1,4 @@
-"""The main job on an embedded model."""
+"""See it work: an embedded model and corpus inside mteb."""
 
 from quantdrift.cli import Command
 

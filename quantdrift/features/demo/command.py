@@ -1,4 +1,4 @@
-"""`quantdrift demo`: the stock mteb command on an embedded model and corpus, explained; or a look without mteb."""
+"""`quantdrift demo`: run the stock mteb command on an embedded model and corpus, or a quick version without mteb."""
 
 import os
 import shlex
@@ -23,19 +23,19 @@ from quantdrift.spec.grammar import Spec, parse
 
 _TASK, _SHORT = "PythonDocsRetrieval", "PythonDocsShort"
 _BROKEN = 3
-"""Questions whose answers are shown, the worst first."""
+"""Questions that are shown, the worst first."""
 
 
 def command(
     *,
-    out: Path = option("Where mteb puts its results.", default=Path("demo-results")),
+    out: Path = option("Folder for the results.", default=Path("demo-results")),
     spec: str = option(SPEC, default="minilm@W4-rtn"),
-    quick: bool = flag("--quick: On the 200 shortest documents, and without mteb: a verdict in seconds."),
+    quick: bool = flag("--quick: A verdict in seconds, on the 200 shortest documents and without mteb."),
 ) -> None:
-    """Run the stock mteb command on an embedded model and corpus, and explain what it prints.
+    """Run the stock mteb command on an embedded model and corpus, and explain its result.
 
-    It ends with the questions that broke. With --quick it is quantdrift's own command, on the 200 shortest documents
-    and their questions.
+    At the end you see the questions whose answers changed most harmfully. With --quick the command is quantdrift run,
+    on the 200 shortest documents and their questions.
 
     For example: quantdrift demo --quick
 
@@ -68,7 +68,7 @@ def _broken(run: Run, task: str) -> Output:
 
 
 def _in_mteb(pair: Spec, spec: str, out: Path) -> Run:
-    """Run the stock command in a process of its own, and read the drift that it left."""
+    """Run the stock command in a process of its own, and read the run that it wrote."""
     check_writable(out / "results", what="mteb's results")
     script = Path(sysconfig.get_path("scripts")) / ("mteb.exe" if os.name == "nt" else "mteb")
     if not script.is_file():

@@ -1,6 +1,6 @@
-"""What `quantdrift doctor` reports: the start-up hook, what is installed, where the cache is.
+"""The checks of `quantdrift doctor`: the start-up hook, the installed packages, the cache.
 
-It answers also where an import would fail: no package is imported to look at it, but one, in a process of its own.
+They also work where an import would fail: no package is imported, except one in a process of its own.
 """
 
 import os
@@ -26,7 +26,7 @@ from quantdrift.kinds.stage import STAGES
 from quantdrift.models import UNASKED
 from quantdrift.models.files.model_files import MODEL_FILES
 
-#: name: (kind, the extra that brings it, what it is for)
+# name: (kind, extra that installs it, purpose)
 _KNOWN: dict[str, tuple[str, str | None, str]] = {
     "mteb": ("harness", "mteb", "embedding models and rerankers"),
     "beir": ("harness", "beir", "retrieval"),
@@ -47,13 +47,13 @@ _KNOWN: dict[str, tuple[str, str | None, str]] = {
     **{name: ("quantizer", package.extra, package.note) for name, package in QUANTIZERS.packages.items()},
 }
 NEEDED = ("mteb", "torch", "transformers", "sentence-transformers")
-"""Without these no pair can be scored inside mteb, the main job."""
+"""Packages without which no pair can be scored inside mteb, the main job."""
 _FALLBACK = "`quantdrift mteb run ...` works without the hook, and so does `quantdrift lm-eval ...`"
 _LITTLE_SPACE = 2 * 1024**3  # bytes; the embeddings of a million documents at 512 dimensions
 
 
 def components() -> list[dict[str, Any]]:
-    """Every package and quantizer that is known; `install` is the command that brings it where it is not."""
+    """Every known package and quantizer; `install` is the command that installs a missing one."""
     packages = []
     for name, (kind, extra, note) in _KNOWN.items():
         version = version_of(name) if extra else quantdrift.__version__
@@ -63,7 +63,7 @@ def components() -> list[dict[str, Any]]:
 
 
 def _parts(known: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Packages of others that bring parts, and which."""
+    """Packages of others that add parts, and these parts."""
     brought: dict[tuple[str, str], list[str]] = {}
     for group, registry in _registries().items():
         for name, entry in registry.items():
@@ -76,7 +76,7 @@ def _parts(known: Collection[str]) -> Iterator[dict[str, Any]]:
 
 
 def _registries() -> dict[str, Registry[Any]]:
-    with suppress(ImportError):  # a broken numpy is for another line
+    with suppress(ImportError):  # a broken numpy is reported elsewhere
         import quantdrift.data.streamed  # noqa: PLC0415 -- its registry is one of them, and those of the next
         import quantdrift.finished.formats  # noqa: PLC0415
         import quantdrift.metrics  # noqa: F401, PLC0415
@@ -87,9 +87,9 @@ def _registries() -> dict[str, Registry[Any]]:
 
 
 def diagnose() -> dict[str, Any]:
-    """What there is in this environment, as JSON values.
+    """The state of this environment, as JSON values.
 
-    `problems` keep the main job from working, and `advice` is what else is worth knowing: a sentence each.
+    `problems` are sentences on what keeps the main job from working, and `advice` on anything else.
     """
     packages, hook, cache = components(), _hook_report(), _cache_report()
     fine = hook["active"] and not hook["errors"]
@@ -112,16 +112,16 @@ def diagnose() -> dict[str, Any]:
 
 
 def _broken() -> Iterator[str]:
-    """What other packages add, and cannot be used."""
+    """Parts of other packages that cannot be used."""
     for group, registry in _registries().items():
         len(registry)  # loads them
         for name, reason in registry.broken.items():
             package = " ".join(package_of(registry.points[name]))
-            yield clean(f"{name!r} of {group} cannot be used: {reason}. Advice or uninstall the package {package}")
+            yield clean(f"{name!r} of {group} cannot be used: {reason}. Update or uninstall the package {package}")
 
 
 def _warned() -> list[str]:
-    """What the library warns of that transformers imports unasked; commands that measure do not print it."""
+    """Warnings of the library that transformers imports by itself, which commands that measure do not print."""
     if version_of(UNASKED) is None:
         return []
     script = f"import quantdrift.models as engine, {UNASKED}; print(*engine.WARNED, sep=chr(10))"
@@ -131,13 +131,13 @@ def _warned() -> list[str]:
 
 
 def _hook_report() -> dict[str, Any]:
-    """Whether stock harness commands know quantdrift's models here."""
+    """The state of the start-up hook, through which stock harness commands know quantdrift's models."""
     startup_file, broken = _startup_file(), getattr(sys, "quantdrift_hook_error", None)
     try:
-        from quantdrift import _hook  # noqa: PLC0415 -- a broken one is told, too
+        from quantdrift import _hook  # noqa: PLC0415 -- it may be broken
 
         finder, off = _hook.installed_finder(), _hook.switched_off()
-    except Exception as error:  # of a file that was cut short, or of another version
+    except Exception as error:  # a file that was cut short, or of another version
         finder, off, broken = None, False, broken or f"{type(error).__name__}: {error}"
     errors = {} if finder is None else dict(finder.errors)
     if broken is not None:

@@ -1,4 +1,4 @@
-"""`quantdrift doctor`: whether this environment can do the main job, and what to do if not."""
+"""`quantdrift doctor`: check whether this environment can do the main job."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,10 +18,10 @@ _PARTS = (
 
 @prints("json")
 def command() -> Output:
-    """Say what is installed, whether the start-up hook is active, and what is missing.
+    """Show what is installed, whether the start-up hook is active, and what is missing.
 
-    The exit code is 1 where something for the main job is missing. An inactive hook is no failure: `quantdrift mteb
-    run` works without it.
+    The exit code is 1 if something for the main job, scoring models inside mteb, is missing. An inactive hook is no
+    failure: `quantdrift mteb run` works without it.
 
     For example: quantdrift doctor
 

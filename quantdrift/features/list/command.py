@@ -1,4 +1,4 @@
-"""`quantdrift list`: what there is to name."""
+"""`quantdrift list`: list the names that commands take."""
 
 from collections.abc import Mapping
 from math import isinf
@@ -19,22 +19,21 @@ from quantdrift.study.plan import cells_of
 from quantdrift.study.suites import load_suite, suite_names
 
 _ONLY_IN_JSON = {"section", "range", "interval"}
-"""Columns that a table has no room for."""
+"""Columns that are too wide for a table."""
 _MORE = {
     "metrics": (
-        "Other cut-offs can be asked for: gold_lost@3, set_kept@20, separation_quantile@5; and other levels: "
-        "coverage@0.2.",
-        "reference.ndcg@10 is the other arm's, change.ndcg@10 the difference, relative.ndcg@10 that difference as a "
-        "share.",
-        "flip@1:separation=0.05..0.1 is over the inputs with a separation from 0.05 up to, not including, 0.1; "
-        "harm:contenders=5.. over those with 5 or more.",
-        "Every value comes with a 95 % interval. Range and kind of interval of each: quantdrift list metrics --json",
+        "Other cut-offs (gold_lost@3, set_kept@20, separation_quantile@5) and levels (coverage@0.2) are possible too.",
+        "reference.ndcg@10 is the value of the reference, change.ndcg@10 the difference, and relative.ndcg@10 that "
+        "difference as a share.",
+        "flip@1:separation=0.05..0.1 is over the inputs with a separation of at least 0.05 and below 0.1; "
+        "harm:contenders=5.. over those with 5 contenders or more.",
+        "Every value has a 95 % interval. For the range and the kind of interval: quantdrift list metrics --json",
     ),
     "suites": (
-        "Cells of the suite as it is, and of its offline variant: quantdrift study run --suite NAME [--offline].",
+        "The cells are those of the suite and of its offline variant: quantdrift study run --suite NAME [--offline].",
         "Tables and figures of the paper, from a checkout: python -m quantdrift_paper tables quantdrift-runs/NAME",
     ),
-    "quantizers": ("The first library is the one that is used; choose another with +backend=.",),
+    "quantizers": ("The first library is used; choose another with +backend=.",),
 }
 
 
@@ -124,7 +123,7 @@ def _encoders() -> list[dict[str, Any]]:
 
 
 def _in_words(row: Mapping[str, Any]) -> dict[str, str]:
-    """A quantizer as a table has it: the library that is used first."""
+    """A quantizer as a row of the table."""
     libraries = [f"{name} {version or '(missing)'}" for name, version in row["versions"].items()]
     return {
         "quantizer": row["quantizer"],

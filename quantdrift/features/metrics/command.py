@@ -1,4 +1,4 @@
-"""`quantdrift metrics`: from run folders, without torch."""
+"""`quantdrift metrics`: compute metrics from run folders, without torch."""
 
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -28,29 +28,28 @@ def command(
     *,
     runs: list[Path] = argument(RUNS),
     metric: list[str] | None = option(METRIC),
-    per_input: bool = option("One row per input instead of the mean or median.", default=False),
+    per_input: bool = option("Show one row per input instead of the mean or median.", default=False),
     by: str | None = option(
-        "NAME: Sort inputs into buckets by separation, contenders, or any other metric, and compute metrics in each: "
-        "which inputs change, which are harmed."
+        "NAME: Put inputs into buckets by separation, contenders or any other metric, and compute metrics in each."
     ),
     edges: str | None = option(
-        "A,B,...: With --by: where buckets begin, e.g. 0,0.1,1; the last has no upper end. The paper's for separation "
-        "and contenders, quartiles for others, if not given."
+        "A,B,...: With --by, the lower ends of the buckets, e.g. 0,0.1,1; the last has no upper end. By default those "
+        "of the paper for separation and contenders, and quartiles for other metrics."
     ),
 ) -> Output:
-    """Compute metrics again from run folders, without the model (and without torch).
+    """Compute metrics from run folders, without the model and without torch.
 
-    One run: every metric with its interval and meaning. Several: one row per run, with flip@1, separation,
-    relative.ndcg@10 and gold_lost@1 unless -m names others; change.accuracy and coverage@0.10 in place of the last
-    two if all runs are on classification data. With --by, every input of every run counts once, and without -m the
-    metrics are flip@1, harm and benefit.
+    Of one run you see every metric with its interval and meaning; of several, one row per run. The default metrics of
+    several runs are flip@1, separation, relative.ndcg@10 and gold_lost@1, with change.accuracy and coverage@0.10 in
+    place of the last two if all runs are on classification data. With --by all inputs of all runs are put together, and
+    the default metrics are flip@1, harm and benefit.
 
     For example: quantdrift metrics RUN -m gold_lost@3 -m flip@1:separation=0..0.05
 
     More: docs/reference/metrics.md
     """
     if edges is not None and by is None:
-        raise QuantDriftError("--edges are of buckets: expected --by NAME too")
+        raise QuantDriftError("--edges are the ends of buckets; expected --by NAME with it")
     if by is not None and per_input:
         raise QuantDriftError("expected one of --per-input and --by")
     chosen = list(dict.fromkeys(parse_metric(name) for name in metric or ()))
@@ -103,7 +102,7 @@ def _in_buckets(runs: list[Run], by: str, metrics: list[Metric], edges: str | No
 
 
 def _per_input(evidence: Evidence, chosen: list[Metric]) -> Output:
-    if not chosen:  # those whose values are not another's, and that the stored ranks allow
+    if not chosen:  # metrics with values of their own that the stored ranks allow
         estimates = measure(evidence)
         chosen = [
             metric

@@ -1,4 +1,4 @@
-"""How much of a flip rate is the runtime itself?"""
+"""How many answers change without quantization?"""
 
 from quantdrift.cli import Command
 

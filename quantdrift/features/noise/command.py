@@ -1,4 +1,4 @@
-"""`quantdrift noise`: how much of a flip rate is the runtime's own?"""
+"""`quantdrift noise`: measure how many answers change by the runtime alone."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from quantdrift.spec.grammar import is_endpoint, parse
 class NoiseOptions(OnSchemes):
     """The options of `quantdrift noise`."""
 
-    model: str = argument("MODEL: Model at full precision, without a scheme")
-    out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/MODEL_on_DATA-DIGEST_noise.")
+    model: str = argument("MODEL: The model, without a scheme")
+    out: Path | None = option("FOLDER: Folder for the runs; by default quantdrift-runs/MODEL_on_DATA-DIGEST_noise.")
 
 
 @prints("json", "markdown")
 def command(options: NoiseOptions) -> Output:
-    """Run a model at full precision in other configurations, and see how many answers change without quantization.
+    """Run a model at full precision with other runtime settings, and count the answers that change.
 
-    Number type, batch size, padding side, attention and threads, one at a time: each is a run of MODEL@fp+dtype=bf16
-    and the like against float32. A flip rate below what the runtime does by itself says nothing about bits. The same
-    command goes on where it was stopped.
+    The settings are number type, batch size, padding side, attention and threads, one at a time: each is a run of
+    MODEL@fp+dtype=bf16 and the like against float32. A flip rate that is no higher than these says nothing about
+    quantization. The same command resumes where it was stopped.
 
     For example: quantdrift noise minilm --data ./cranfield
 
@@ -40,8 +40,8 @@ def command(options: NoiseOptions) -> Output:
     """
     if is_endpoint(options.model):
         raise QuantDriftError(
-            f"noise varies how a model runs here, and {options.model} runs elsewhere; what batches change there says "
-            "the noise floor of every run, and quantdrift canary save"
+            f"noise varies how a model runs here, and {options.model} runs elsewhere; see the noise floor of a run, or "
+            "quantdrift canary save, for the effect of batches there"
         )
     dataset = of_texts(options.dataset, "noise")
     from quantdrift.candidate.refusals import check_pair
@@ -60,7 +60,7 @@ def command(options: NoiseOptions) -> Output:
         return ended
     done = [result for result in results_of(open_study(path), metrics)[0] if result.run is not None]
     ways = [(result.scheme.removeprefix("fp+").replace("+", ", "), result.metrics) for result in done]
-    shown = [metric for metric in metrics if str(metric) != "epsilon"]  # of float32 far below what tables show
+    shown = [metric for metric in metrics if str(metric) != "epsilon"]  # in float32 too small for a table
     columns = [Column("run with", lambda way: way[0], kind="words"), *metric_columns(shown, lambda way: way[1])]
     return Output(
         data={
@@ -76,19 +76,19 @@ def command(options: NoiseOptions) -> Output:
 
 
 def _words(rates: Mapping[str, float | None]) -> list[str]:
-    """What the noise is."""
+    """Say how much is noise."""
     flips = {label: flip for label, flip in rates.items() if flip is not None}
     noise = {label: flip for label, flip in flips.items() if "padding" not in label}
     if not noise:
         return ["Nothing could be compared."]
     most = max(noise, key=lambda label: noise[label])
     lines = [
-        f"Up to {percent(noise[most])} of the answers change by the runtime alone ({most}): a flip rate that was "
-        "measured across such settings, and is no higher, says nothing about quantization."
+        f"Up to {percent(noise[most])} of the answers change by the runtime alone ({most}): a flip rate across such "
+        "settings that is no higher says nothing about quantization."
     ]
     if (padded := max(flips.values())) > noise[most]:
         lines.append(
             f"Padding on the other side changes {percent(padded)}: this model counts positions from the left edge, "
-            "padding included, so that is another model and no noise. Pad on the side that it was trained with."
+            "padding included. That is not noise but another model: pad on the side that it was trained with."
         )
     return lines

@@ -1,4 +1,4 @@
-"""How much of a flip rate is the runtime's own: the model at full precision, in other configurations."""
+"""The schemes and metrics of `quantdrift noise`."""
 
 from quantdrift.kinds.stage import STAGES
 from quantdrift.spec.grammar import parse_scheme
@@ -9,7 +9,6 @@ SCHEMES = [
     for name, option in STAGES["runtime"].options.items()
     for value in option.trial_values
 ]
-"""A model at full precision in other configurations than the usual one, a setting at a time.
-
-The usual one is float32, batches of 32, texts filled up on the right, the attention that transformers takes.
+"""Full precision with one other runtime setting each. The default settings are float32, batches of 32, padding on the
+right, and the attention that transformers chooses.
 """

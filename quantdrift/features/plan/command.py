@@ -1,4 +1,4 @@
-"""`quantdrift gate --plan`: how many inputs does a verdict need?"""
+"""`quantdrift gate --plan`: compute how many inputs a verdict needs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from quantdrift.spec.grammar import Spec, chooses, is_endpoint, parse
 from quantdrift.statistics.standing import MARGIN
 
 LEAST = 20
-"""Inputs of a pilot: with fewer nothing is known of how much differs."""
+"""Inputs of a pilot at least; fewer do not show how many differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,40 +32,43 @@ class PlanOptions(OnData, Measuring):
     """The options of `quantdrift gate --plan`."""
 
     spec: str | None = argument(
-        "SPEC: What will be judged, MODEL@SCHEME: minilm@W4-rtn; what pyproject.toml says if not given.", None
+        "SPEC: The spec that will be judged, MODEL@SCHEME: minilm@W4-rtn; by default the target in pyproject.toml.",
+        None,
     )
     margin: float | None = share_option(
-        "X: The smallest difference that matters, in the metric's own unit: 0.02 is 2 percentage points of a rate, or "
-        "0.02 of nDCG. By default those of the gate's own rules, mostly 0.03; of a --metric 0.03.",
+        "X: The margin, in the metric's own unit: 0.02 is 2 percentage points of a rate, or 0.02 of nDCG. By default "
+        "the margins of the gate's default rules, and 0.03 for a --metric.",
         min=1e-6,
     )
-    metric: list[str] | None = option(f"{METRIC} By default those of the gate's own rules.")
+    metric: list[str] | None = option(f"{METRIC} By default the metrics of the gate's default rules.")
     rule: list[str] | None = option(
         "-r --rule RULE: A rule of the gate, such as 'ndcg@10 no worse by 0.03'; may be repeated, and replaces the "
         "rules of pyproject.toml."
     )
     against: Path | None = option(
-        "RUN: A run of the baseline on the same data: how much differs from it is then measured, not assumed."
+        "RUN: A run of the baseline on the same data, which shows how many inputs differ from it."
     )
     pilot: int = option("N: How many inputs to measure.", default=100, min=LEAST)
-    power: float = share_option("P: Probability to show what is true, of one rule.", default=0.8, min=0.5, max=0.999)
+    power: float = share_option(
+        "P: Probability that one rule passes if neither side is better.", default=0.8, min=0.5, max=0.999
+    )
     alpha: float | None = share_option("P: Level of the gate's tests; 0.05 by default.", min=1e-9, max=0.4)
     config: Path | None = option(CONFIG)
     out: Path | None = option(
-        "FOLDER: Where the run of the pilot lies; by default quantdrift-runs/SPEC_on_DATA_pilotN."
+        "FOLDER: Folder for the run of the pilot; by default quantdrift-runs/SPEC_on_DATA_pilotN."
     )
 
 
 @prints("json", "markdown")
 def command(options: PlanOptions) -> Output:
-    """How many inputs does a verdict of the gate need, and do the data have them?
+    """Compute how many inputs a verdict of the gate needs, and whether the data have them.
 
-    A pilot is measured: some inputs at random, against the whole corpus. By how much its inputs differ, it is computed
-    how many show "no worse by the margin" (to pass) where neither is better. With --against RUN they are compared with
-    a baseline's; otherwise it is assumed that the baseline changes as many inputs as the pilot, and others.
+    A pilot is measured: some inputs at random, against the whole corpus. The number of its inputs that differ shows how
+    many inputs are needed to pass "no worse by the margin" if neither side is better. With --against RUN, the pilot is
+    compared with that run; otherwise the baseline is assumed to change as many inputs as the pilot, independently.
 
-    Spec, data, rules and level are those of [tool.quantdrift.gate] in pyproject.toml, as of quantdrift gate, where they
-    are not given. The run of the pilot is kept, so that another margin, metric or power is answered at once.
+    Spec, data, rules and level are by default those of [tool.quantdrift.gate] in pyproject.toml. The run of the pilot
+    is kept, so that the same command with another margin, metric or power answers at once.
 
     For example: quantdrift gate --plan minilm@W4-rtn --data ./cranfield --margin 0.02
 
@@ -74,26 +77,26 @@ def command(options: PlanOptions) -> Output:
     config, _ = configured(options.config)
     if (named := options.spec or config.target) is None:
         raise QuantDriftError(
-            "expected what will be judged: a spec such as minilm@W4-rtn with --data FOLDER; or target = ... in "
+            "expected what to judge: a spec such as minilm@W4-rtn with --data FOLDER; or target = ... in "
             "pyproject.toml, under [tool.quantdrift.gate]"
         )
     data, task = config.data_or(options.data, options.task)
-    alpha = next((value for value in (options.alpha, config.alpha) if value is not None), ALPHA)
+    alpha = options.alpha or config.alpha or ALPHA
     options = replace(options, data=data, task=task, alpha=alpha)
     spec = parse(named)
     if chooses(spec.scheme):
         raise UnsupportedError(
-            f"{spec}: {spec.scheme.criterion} chooses widths on a part of the inputs, and a pilot has too few; store "
-            f"an allocation (quantdrift allocate) and plan {spec.model}@allocation.json"
+            f"{spec}: {spec.scheme.criterion} chooses widths on a part of the inputs, and a pilot has too few; write "
+            f"an allocation with quantdrift allocate, and plan {spec.model}@allocation.json"
         )
     dataset = options.dataset
     against = None if options.against is None else _run_on(options.against, dataset.fingerprint, spec.model)
-    # what cannot be judged is refused before anything is measured
+    # a wrong rule is refused before anything is measured
     rules = _given(options) or _of_file(config.rules, options.margin)
     run = _pilot(spec, dataset, options)
     target = target_of_run(run)
     baseline = None if against is None else target_of_run(against)
-    if baseline is not None:  # of which the pilot is a part
+    if baseline is not None:  # the pilot is a part of its data
         fingerprint = baseline.identity.data_fingerprint
         target = replace(target, identity=replace(target.identity, data_fingerprint=fingerprint))
     if not rules:
@@ -103,34 +106,32 @@ def command(options: PlanOptions) -> Output:
 
 
 def _run_on(path: Path, fingerprint: str, model: str) -> Run:
-    """Read the run that --against names; refuse one of another model or on other data."""
+    """Read the run of --against; refuse one of another model or on other data."""
     from quantdrift.models.files.named import resolve
 
     run = read_run(path)
     if not is_endpoint(model) and run.record["model"].get("canonical") not in {None, resolve(model).canonical}:
         raise RunError(f"expected --against with a run of {model}; that of {path} is of {run.record['model']['name']}")
     if run.record["data"].get("fingerprint") != fingerprint:
-        raise RunError(
-            f"expected --against with a run on these data; that of {path} is on other data or a part of them"
-        )
+        raise RunError(f"expected --against with a run on these data; {path} is on other data or a part of them")
     return run
 
 
 def _of_file(texts: Sequence[str], margin: float | None) -> list[Rule]:
-    """The rules of pyproject.toml, but for limits and those on a part of the inputs, which are named."""
+    """The comparisons of all inputs in pyproject.toml; a note names the other rules."""
     rules = [parse_rule(text) for text in texts]
     planned = [rule for rule in rules if rule.compares and rule.on is None]
     if others := [str(rule) for rule in rules if rule not in planned]:
-        note(f"a plan is for comparisons of all inputs; left out: {', '.join(others)}")
+        note(f"a plan is for comparisons on all inputs; left out: {', '.join(others)}")
     return [replace(rule, number=margin or rule.number or MARGIN) for rule in dict.fromkeys(planned)]
 
 
 def _given(options: PlanOptions) -> list[Rule]:
-    """The rules that were asked for by rule or metric, each with a number."""
+    """The rules of the options, each with a margin."""
     rules = [parse_rule(text) for text in options.rule or ()]
     for rule in rules:
         if rule.on is not None or not rule.compares:
-            raise QuantDriftError(f"{rule}: expected a comparison of all inputs, such as 'flip@1 no worse by 0.03'")
+            raise QuantDriftError(f"{rule}: expected a comparison on all inputs, such as 'flip@1 no worse by 0.03'")
     rules += [Rule(metric=parse_metric(name), test="no worse") for name in options.metric or ()]
     margin = options.margin or MARGIN
     rules = [replace(rule, number=margin if rule.number is None else rule.number) for rule in rules]
@@ -138,7 +139,7 @@ def _given(options: PlanOptions) -> list[Rule]:
 
 
 def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
-    """The run of the pilot: that of before, where it is of the same."""
+    """The run of the pilot, which is reused if it was measured before."""
     seed = f"-seed{options.seed}" if options.seed else ""
     part = sampled(dataset, options.pilot, options.seed)
     out = options.out or default_place(spec, part, f"_pilot{options.pilot}{seed}")
@@ -154,7 +155,7 @@ def _pilot(spec: Spec, dataset: Dataset, options: PlanOptions) -> Run:
     return run
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def _shown(run: Run, needs: Sequence[Needed], options: PlanOptions, dataset: Dataset, against: Run | None) -> Output:
@@ -163,8 +164,8 @@ def _shown(run: Run, needs: Sequence[Needed], options: PlanOptions, dataset: Dat
     lines = [*_sentences(needs, options)]
     if against is None:
         lines.append(
-            "How much run and baseline differ is assumed: both change as many inputs as the pilot, each its own. "
-            "Candidates that are alike need fewer inputs; --against RUN measures it."
+            "Run and baseline are assumed to change as many inputs as the pilot, independently of each other. Similar "
+            "candidates need fewer inputs: --against RUN measures how many differ."
         )
     return Output(
         data={
@@ -190,7 +191,7 @@ def _to_pass(need: Needed) -> str:
 
 
 def _up(margin: float | None) -> str:
-    """A margin rounded up, so that it is enough.
+    """Round a margin up.
 
     >>> _up(0.0312)
     '0.032'
@@ -212,16 +213,16 @@ def _sentences(needs: Sequence[Needed], options: PlanOptions) -> Iterator[str]:
     for need in needs:
         rule = need.rule
         if need.to_pass is None:
-            yield f"{rule}: nothing can be told from this pilot: {need.reason}."
+            yield f"{rule}: this pilot tells nothing: {need.reason}."
             continue
         step = 0.0 if need.difference is None else need.difference.value or 0.0
         harm = step if rule.metric.direction == "lower" else -step
         if harm >= need.margin:
             yield (
-                f"{rule}: in the pilot it is worse by {harm:.3f}, the margin or more; if that is the truth, no number "
-                "of inputs makes it pass."
+                f"{rule}: in the pilot it is worse by {harm:.3f}, the margin or more; if that holds, it fails with any "
+                "number of inputs."
             )
     yield (
-        f"To pass: shown in {100 * options.power:.0f} % of cases where run and baseline are as good as each other. In "
-        "brackets: where the share that differs is at the ends of its 95 % interval."
+        f"To pass: enough in {100 * options.power:.0f} % of cases where run and baseline are equally good. In brackets "
+        "the share that differs is at the ends of its 95 % interval."
     )

@@ -1,4 +1,4 @@
-"""How many inputs the rules of a gate need, from the disagreement in a pilot."""
+"""Compute how many inputs the rules of a gate need, from how many differ in a pilot."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import bisect
 
 from quantdrift.base.errors import RunError
 from quantdrift.gate.baseline import Snapshot
@@ -17,27 +18,27 @@ from quantdrift.statistics.estimates import Estimate, as_json, mean_estimate, ra
 from quantdrift.statistics.verdicts import Spread, inputs_for_mean, inputs_for_rate, shrunken_spread
 
 Values = NDArray[np.float64]
-_MOST = 10**9
-"""Inputs that nobody has."""
+_LARGEST = 1e6
+"""Largest margin of a metric without bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """What one rule needs. Numbers of inputs count those too that have no value or are set aside.
+    """The inputs that one rule needs, including those without a value and those set aside.
 
     Attributes:
-        rule: what will be asked.
-        margin: of the rule.
-        pilot: the value in the pilot, with its 95 % interval.
-        usable: share of the pilot's inputs that count: with a value, and not set aside as noise.
+        rule: the rule.
+        margin: its margin.
+        pilot: value of the metric in the pilot, with its 95 % interval.
+        usable: share of the pilot's inputs that have a value and are not set aside as noise.
         differs: share of these that differ from the baseline.
-        difference: of the pilot from the baseline, where there is one.
-        to_pass: inputs to show what the rule asks for.
-        to_pass_low: the same if the inputs differ as little as the interval of the pilot allows.
-        to_pass_high: the same if they differ as much.
-        there: inputs that the data have.
+        difference: the pilot minus the baseline, if there is one.
+        to_pass: inputs needed to pass.
+        to_pass_low: inputs needed if the share that differs is at the lower end of its interval.
+        to_pass_high: inputs needed if it is at the upper end.
+        there: inputs in the data.
         smallest: the smallest margin that these can show.
-        reason: why something is None.
+        reason: why a field is None.
     """
 
     rule: Rule
@@ -55,7 +56,7 @@ class Needed:
 
     @property
     def enough(self) -> bool:
-        """Whether the data have the inputs to pass."""
+        """True if the data have enough inputs to pass."""
         return self.to_pass is not None and self.to_pass <= self.there
 
     def to_json(self) -> dict[str, Any]:
@@ -65,12 +66,12 @@ class Needed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked of every rule.
+    """The data and the tests, which all rules share.
 
     Attributes:
-        there: how many inputs the data have.
+        there: inputs in the data.
         alpha: level of the tests.
-        power: probability to show what is true, of one rule.
+        power: probability that one rule passes if neither side is better.
     """
 
     there: int
@@ -81,45 +82,41 @@ class Question:
 def needed_by(
     rules: Sequence[Rule], pilot: Target, baseline: Target | None = None, *, question: Question
 ) -> list[Needed]:
-    """What each rule needs, by the inputs of a pilot.
+    """Compute how many inputs each rule needs to pass, if neither the run nor its baseline is better.
 
-    That is how many inputs show "no worse by the margin" if neither is better, at alpha, with the power, which is that
-    of one rule.
-
-    How much the run and its baseline differ is measured where there is a baseline. Otherwise it is taken as if both
-    changed as much as the pilot, each on other inputs than the other but for chance; two candidates that are alike
-    differ on fewer.
+    With a baseline, the pilot shows on how many inputs the two differ. Without one, both are assumed to change as many
+    inputs as the pilot, independently of each other; two similar candidates differ on fewer.
 
     Args:
-        rules: what will be asked, comparisons all.
+        rules: comparisons, each with a margin.
         pilot: a run on some inputs.
         baseline: a run that has these inputs too.
         question: inputs of the data, level and power.
 
     Raises:
-        RunError: pilot and baseline are not of the same, or share no inputs.
+        RunError: pilot and baseline are not comparable, or the baseline lacks inputs.
     """
     metrics = [*dict.fromkeys(rule.metric for rule in rules), NOISE]
     now = pilot.snapshot(metrics)
     before = now if baseline is None else _same_inputs(now, baseline.snapshot(metrics))
     matched = match(now, before)
     if matched.differs:
-        raise RunError(f"the pilot and the run to compare with are not of the same: {'; '.join(matched.differs)}")
+        raise RunError(f"the pilot and the run of --against are not comparable: {'; '.join(matched.differs)}")
     return [_needed(rule, pilot, matched, question, independent=baseline is None) for rule in rules]
 
 
 def _same_inputs(now: Snapshot, before: Snapshot) -> Snapshot:
-    """The rows of a baseline that a pilot has."""
+    """The part of a baseline on the inputs of a pilot."""
     place = {name: row for row, name in enumerate(before.input_ids)}
     rows = [place[name] for name in now.input_ids if name in place]
     if len(rows) < len(now.input_ids):
         missing = len(now.input_ids) - len(rows)
-        raise RunError(f"the run to compare with lacks {missing:,} of the pilot's {len(now.input_ids):,} inputs")
+        raise RunError(f"the run of --against lacks {missing:,} of the pilot's {len(now.input_ids):,} inputs")
     return before.part(rows)
 
 
 def _needed(rule: Rule, pilot: Target, matched: Matched, question: Question, *, independent: bool) -> Needed:
-    assert rule.number is not None  # whoever asks gives a margin
+    assert rule.number is not None  # every rule of a plan has a margin
     after, before = (side.values[str(rule.metric)] for side in (matched.now, matched.before))
     defined = ~np.isnan(after)
     kept = defined & ~np.isnan(before) & ~noisy_inputs(rule, matched)
@@ -138,7 +135,7 @@ def _needed(rule: Rule, pilot: Target, matched: Matched, question: Question, *, 
     rate, span = rule.metric.kind == "rate", rule.metric.span
     spreads = _spreads(step, span=span, independent=independent, rate=rate)
     if spreads is None:
-        return replace(needed, reason="no input of the pilot differs, and nothing bounds by how much")
+        return replace(needed, reason="no input of the pilot differs, and the metric has no bounds")
 
     def to_pass(spread: Spread, margin: float) -> int:
         at = {"margin": margin, "alpha": question.alpha, "power": question.power}
@@ -158,40 +155,34 @@ def _needed(rule: Rule, pilot: Target, matched: Matched, question: Question, *, 
 
 
 def smallest_margin(inputs: Callable[[float], int], n: int, *, span: float) -> float | None:
-    """The smallest margin that takes at most n inputs; None if none below the span does.
+    """The smallest margin that takes at most n inputs; None if no margin below the span does.
 
     Args:
-        inputs: how many a margin takes; falls as the margin rises.
-        n: how many there are.
-        span: greatest margin; may be infinite.
+        inputs: function from a margin to the inputs that it takes; it falls as the margin rises.
+        n: inputs in the data.
+        span: largest margin; may be infinite.
     """
-    high = span
-    if math.isinf(span):
-        high = 1.0
-        while inputs(high) > n and high < _MOST:
-            high *= 2
-    low, high = 0.0, high * (1 - 1e-9)
+    low, high = 1e-9, min(span, _LARGEST) * (1 - 1e-9)
     if n < 1 or inputs(high) > n:
         return None
-    while high - low >= 1e-6 * high and high > 1 / _MOST:
-        middle = (low + high) / 2
-        low, high = (low, middle) if inputs(middle) <= n else (middle, high)
-    return high
+    if inputs(low) <= n:
+        return low
+    return float(bisect(lambda margin: inputs(margin) - n - 0.5, low, high, xtol=1e-12, rtol=1e-6)) * (1 + 2e-6)
 
 
 def _changes(rule: Rule, pilot: Target, after: Values) -> Values:
-    """By how much each input's value is another than at full precision; of metrics without such, than the mean."""
+    """The change of each input's value from full precision; for a metric without one there, from the mean."""
     if rule.metric.kind == "rate" and not rule.metric.family.arms:
-        return after  # a change itself, which the reference has none of
+        return after  # the metric is itself a change
     if rule.metric.family.arms:
         return after - pilot.values(replace(rule.metric, arm="reference"))
     return cast(Values, after - np.nanmean(after))
 
 
 def _spreads(step: Values, *, span: float, independent: bool, rate: bool) -> tuple[Spread, Spread, Spread] | None:
-    """The spread of differences, and with shares and squares at either end of their intervals.
+    """The spread of the differences, and the spreads at the two ends of their intervals.
 
-    Of independent changes the difference of two of them: it is there if either is, and its square is twice that of one.
+    Two independent changes differ where either is, and the square of their difference is twice that of one.
     """
     typical = shrunken_spread(step, span=span)
     if typical is None:
@@ -205,12 +196,12 @@ def _spreads(step: Values, *, span: float, independent: bool, rate: bool) -> tup
 
     def doubled(spread: Spread) -> Spread:
         share = 1 - (1 - spread.share) ** 2
-        if rate:  # both have the event, or neither: no difference
+        if rate:  # no difference where both have the event
             share = 2 * spread.share * (1 - spread.share)
         return Spread(share=share, mean_square=share if rate else 2 * spread.mean_square)
 
     spreads = [doubled(spread) if independent else spread for spread in (typical, *ends)]
-    # of the ends the typical one may lie outside, where few inputs differ
+    # where few inputs differ, the typical spread may lie outside the ends
     every, squared = [spread.share for spread in spreads], [spread.mean_square for spread in spreads]
     least = Spread(share=min(every), mean_square=min(squared))
     most = Spread(share=max(every), mean_square=max(squared))

@@ -1,4 +1,4 @@
-"""`quantdrift quantize`: write the candidate to a folder."""
+"""`quantdrift quantize`: write the quantized model to a folder."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -18,17 +18,16 @@ class QuantizeOptions(OnCorpus, OnModel):
     """The options of `quantdrift quantize`."""
 
     spec: str = argument(SPEC)
-    out: Path = option("-o --out FOLDER: Folder to write.", default=...)
+    out: Path = option("-o --out FOLDER: The folder to write.", default=...)
     model_format: Literal["safetensors", "onnx"] = option(
-        "--format NAME: safetensors, as sentence-transformers loads it; or onnx, with packed weights that "
-        "onnxruntime runs.",
+        "--format NAME: safetensors, for sentence-transformers; or onnx, with packed weights, for onnxruntime.",
         default="safetensors",
     )
 
 
 @prints()
 def command(options: QuantizeOptions) -> Output:
-    """Quantize a model and save the candidate, so that what is deployed is what was measured.
+    """Quantize a model and save it, so that you deploy the model that was measured.
 
     Methods that calibrate (gptq, awq, adaround) need documents: --data, --task, or a file of texts in the scheme
     (+calib=texts.txt). To measure what was written: quantdrift run "minilm vs FOLDER" --data ...
@@ -65,7 +64,7 @@ def command(options: QuantizeOptions) -> Output:
 
 
 def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]:
-    """Say what the folder holds, and how to use it."""
+    """Describe the folder, and how to use it."""
     layers, where = record["layers"], str(options.out)
     linear = f"{record['bits_per_weight']['linear']:g} bits per weight of {len(layers)} linear layers"
     yield f"{sum(record['files'].values()) / 1e6:,.1f} MB on disk"
@@ -79,18 +78,18 @@ def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]
         yield f"checked: differs from torch by {worst:.1e} relative at most"
         load, model = "from quantdrift.builtin.onnx.running import load_onnx", "load_onnx"
     else:
-        yield f"{linear}, stored as {record['dtype']}: the file is as large as the model's own"
+        yield f"{linear}, stored as {record['dtype']}: the file is as large as that of the model"
         said = options.out / "config_sentence_transformers.json"
         kind = read_json(said).get("model_type", "SentenceTransformer") if said.is_file() else "SentenceTransformer"
         load, model = f"from sentence_transformers import {kind}", kind
     if fallbacks := [f"{layer['name']} ({layer['fallback']})" for layer in layers if layer["fallback"]]:
         yield f"{len(fallbacks)} of {len(layers)} layers were rounded to nearest instead: {some(fallbacks)}"
     if table := record["calibration"].get("embedding_table"):
-        yield f"token embeddings at {table['bits']} bits a weight, stored likewise: {some(table['tables'])}"
+        yield f"embedding matrix at {table['bits']} bits per weight, stored the same way: {some(table['tables'])}"
     if left_out := record["calibration"].get("layers_left_out"):
         yield f"left at full precision: {some(left_out)}"
     yield from ("\nload it:", f"  {load}", f"  model = {model}({where!r})", '  embeddings = model.encode(["a text"])')
-    if model in {"MultiVectorEncoder", "SparseEncoder"}:  # two such models are not compared
+    if model in {"MultiVectorEncoder", "SparseEncoder"}:  # quantdrift run does not compare two such models
         return
     pair = shlex.quote(f"{record['base_model']['name']} vs {where}")
-    yield f"\nsee which answers it changes:\n  quantdrift run {pair} {options.data_words}{options.model_words}"
+    yield f"\nto see which answers it changes:\n  quantdrift run {pair} {options.data_words}{options.model_words}"

@@ -1,4 +1,4 @@
-"""Which deployment changes fewest answers?"""
+"""Which deployment changes the fewest answers?"""
 
 from quantdrift.cli import Command
 

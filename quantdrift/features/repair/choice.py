@@ -1,6 +1,6 @@
-"""What can be done about the answers that a quantized model changes: configurations of it, and which of them pay.
+"""The configurations that repair tries, and the choice among those it measured.
 
-A configuration is a scheme that spends the same bits otherwise. A deployment is a configuration as it was measured.
+A configuration is a scheme that spends the bits of the plain scheme in another way. A deployment is a measured one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,34 +25,19 @@ TRIED = tuple(
         (name for name, entry in QUANTIZERS.items() if entry.in_repair), key=lambda name: QUANTIZERS[name].calibrated
     )
 )
-"""Quantizers that are tried where nothing else is said, those that need no data first."""
+"""Default quantizers, those that need no data first."""
 POSSIBLE = tuple(name for name, entry in QUANTIZERS.items() if not entry.widths)
-"""Quantizers that can be tried: a number format has one width."""
+"""Quantizers that can be tried; a number format has only one width."""
 GROUPS = (64, 32)
-"""Finer groups, where the bits of their scales are within the budget."""
+"""Finer group sizes."""
 MORE = 0.125
-"""Bits a linear weight beyond those of the plain scheme, where no budget is given."""
+"""Default budget above the bits of the plain scheme, in bits per linear weight."""
 WIDTHS = (2, 3, 4, 5, 6, 8)
-"""To choose from by gap."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goals:
-    """What a deployment may cost, and what is tried.
-
-    Attributes:
-        bits: a linear weight may take, scales counted; an eighth more than the plain scheme takes if None.
-        quantizers: that are tried.
-        thorough: whether what takes long is tried, too.
-    """
-
-    bits: float | None = None
-    quantizers: Sequence[str] = TRIED
-    thorough: bool = False
+"""Widths of an allocation by gap."""
 
 
 def check_plain(scheme: Scheme) -> None:
-    """Refuse a scheme that is no starting point."""
+    """Refuse a scheme that is not plain."""
     for problem in not_plain(scheme):
         raise UnsupportedError(
             f"{scheme}: {problem}; expected the plain scheme that is to be repaired, such as W4 or W3-g64"
@@ -67,16 +52,13 @@ def uniform_configurations(scheme: Scheme, quantizers: Sequence[str]) -> list[Sc
 
 
 def finer_configurations(scheme: Scheme) -> list[Scheme]:
-    """The same in smaller groups, whose scales take more bits."""
+    """The scheme in smaller groups."""
     size = scheme.group_size or 2 * max(GROUPS)
     return [replace(scheme, group_size=group) for group in GROUPS if group < size]
 
 
 def allocated_configuration(scheme: Scheme, budget: float) -> Scheme | None:
-    """The scheme with its layers' widths chosen by gap, on average `budget` bits a weight, scales not counted.
-
-    None where no width is below or above the budget.
-    """
+    """The scheme with widths by gap, on average `budget` bits per weight without scales; None if no widths fit."""
     if not WIDTHS[0] <= budget < WIDTHS[-1]:
         return None
     options = (*scheme.options, ("widths", ",".join(map(str, WIDTHS))))
@@ -84,7 +66,7 @@ def allocated_configuration(scheme: Scheme, budget: float) -> Scheme | None:
 
 
 def staged_configurations(scheme: Scheme, kind: Kind, *, thorough: bool) -> list[Scheme]:
-    """The scheme with what each stage of a kind has tried, in place of what it has of that stage already."""
+    """The scheme with the options that each stage of a kind offers for repair, in place of its own."""
     return [
         replace(scheme, options=tuple({**dict(scheme.options), **options}.items()))
         for stage in STAGES.values()
@@ -94,24 +76,24 @@ def staged_configurations(scheme: Scheme, kind: Kind, *, thorough: bool) -> list
 
 
 def named_by(file: str, scheme: Scheme) -> str:
-    """What a spec says behind the @ where a file holds the widths."""
+    """The scheme of a spec whose widths are in a file."""
     of_widths = {"allocation", "widths", "queries", "solver", "units"}
     options = [f"+{key}={value}" for key, value in scheme.options if key not in of_widths]
     inputs = f" (A{scheme.activation_bits})" if scheme.activation_bits else ""
     return f"{file}{inputs}-{scheme.quantizer}{'+query' if scheme.query_only else ''}{''.join(options)}"
 
 
-# --- what was measured ----------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A configuration in a trial on a part of the queries.
+    """The result of a trial of a configuration on some inputs.
 
     Attributes:
-        scheme: how the candidate was made.
-        bits: a linear weight, scales counted.
-        shift: root mean square of what it moves the gap to the runner-up by, in units of the score.
+        scheme: the configuration.
+        bits: bits per linear weight, scales counted.
+        shift: root mean square of the shifts of the gap to the runner-up, in units of the score.
         likely: share of these inputs whose gap closes.
         n: inputs of the trial.
         reason: why there is no shift.
@@ -127,16 +109,16 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A configuration on the held-out inputs.
+    """A configuration that was measured on the held-out inputs.
 
     Attributes:
-        scheme: how the candidate is made.
-        run: folder of the run that it was measured by.
-        bits: a linear weight, scales counted.
-        all_bits: a parameter of the whole model, likewise.
-        vector_bits: a dimension of the stored embeddings; 0 where none are stored.
-        changed: bool [n_inputs], which have another top-1.
-        difference: share of them less that of the plain scheme, paired; None for the plain scheme itself.
+        scheme: the configuration.
+        run: folder of its run.
+        bits: bits per linear weight, scales counted.
+        all_bits: bits per parameter of the whole model, scales counted.
+        vector_bits: bits per dimension of the stored embeddings; 0 if none are stored.
+        changed: bool [n_inputs], whether the top-1 changed.
+        difference: change rate minus that of the plain scheme, paired; None for the plain scheme itself.
     """
 
     scheme: Scheme
@@ -149,12 +131,12 @@ class Deployment:
 
     @property
     def flips(self) -> Estimate:
-        """Share of the inputs with another top-1."""
+        """Share of the inputs with a top-1 change."""
         return rate_estimate(self.changed.astype(np.float64))
 
     @property
     def rate(self) -> float:
-        """The share that changed, as a number."""
+        """That share as a number."""
         return self.flips.value or 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -165,7 +147,7 @@ class Deployment:
 
 
 def deployment_of(scheme: Scheme, evidence: Evidence, bits: Mapping[str, float], run: str) -> Deployment:
-    """What a run was of."""
+    """The deployment that a run measured."""
     sizes = [size for stage in STAGES.values() if (size := stage.vector_bits(scheme)) is not None]
     return Deployment(
         scheme=scheme,
@@ -178,7 +160,7 @@ def deployment_of(scheme: Scheme, evidence: Evidence, bits: Mapping[str, float],
 
 
 def against_plain(candidates: Sequence[Deployment]) -> list[Deployment]:
-    """With the paired difference to the first of them, which is the plain scheme."""
+    """Add the paired differences from the first deployment, which is the plain scheme."""
     plain, *others = candidates
     differences = [paired_rate_difference(plain.changed, other.changed) for other in others]
     return [plain, *(replace(other, difference=step) for other, step in zip(others, differences, strict=True))]
@@ -187,15 +169,15 @@ def against_plain(candidates: Sequence[Deployment]) -> list[Deployment]:
 def chosen_apart(
     candidates: Sequence[Deployment], bits: float, *, tried: Sequence[Tried] = (), seed: int = 0
 ) -> "Repair":
-    """Choose on one half of the held-out inputs, and measure what was chosen on the other.
+    """Choose on one half of the held-out inputs, and measure the chosen deployment on the other.
 
-    The least of many rates is too low on the inputs that it was chosen by; on others it is what it is.
+    On the inputs of the choice the lowest of many rates is biased downwards; on other inputs it is not.
 
     Args:
         candidates: deployments on the same inputs, the plain scheme first.
-        bits: the budget, a linear weight with scales.
-        tried: what came of trials.
-        seed: of the halves.
+        bits: the budget in bits per linear weight, scales counted.
+        tried: the results of trials.
+        seed: random seed of the halves.
     """
     n = len(candidates[0].changed)
     apart = np.zeros(n, dtype=np.bool_)
@@ -211,7 +193,7 @@ def chosen_apart(
 
 
 def front(candidates: Sequence[Deployment]) -> list[bool]:
-    """Of each deployment whether no other is as good in bits and top-1 changes, and better in one."""
+    """Whether each deployment is on the Pareto front of bits and top-1 changes."""
     points = [(deployment.all_bits, float(deployment.vector_bits), deployment.rate) for deployment in candidates]
 
     def beaten(point: tuple[float, ...]) -> bool:
@@ -221,22 +203,22 @@ def front(candidates: Sequence[Deployment]) -> list[bool]:
 
 
 def best(candidates: Sequence[Deployment], bits: float) -> Deployment:
-    """The deployment within bits that changes fewest answers."""
-    fitting = [way for way in candidates if way.bits <= bits + 1e-9] or [candidates[0]]
+    """The deployment within the budget that changes the fewest answers."""
+    fitting = [deployment for deployment in candidates if deployment.bits <= bits + 1e-9] or [candidates[0]]
     return min(fitting, key=lambda deployment: (deployment.rate, deployment.all_bits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """A deployment that was chosen, and what it does to inputs that it was not chosen by.
+    """The chosen deployment, measured on inputs that took no part in the choice.
 
     Attributes:
-        bits: the budget, a linear weight with scales.
-        tried: configurations in trials, in the order in which they were made.
-        deployments: on the inputs of the choice, the plain scheme first.
-        chosen: that which is recommended, one of them.
+        bits: the budget in bits per linear weight, scales counted.
+        tried: the trials, in order.
+        deployments: the deployments on the inputs of the choice, the plain scheme first.
+        chosen: the recommended one of them.
         plain: the plain scheme on the other inputs.
-        confirmed: what was chosen, on the other inputs; its difference is from the plain scheme there.
+        confirmed: the chosen deployment on the other inputs, with its difference from the plain scheme there.
     """
 
     bits: float

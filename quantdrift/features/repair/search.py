@@ -1,8 +1,9 @@
-"""Trying what can be done about one model on one corpus: short trials first, whole runs of what came through.
+"""Search for a better configuration of one model on one corpus: short trials first, then whole runs of the best.
 
-Trials move a few gaps, on inputs that no rate is over: the root mean square of the shifts tells configurations apart
-with far fewer inputs than top-1 changes do. The better half of the quantizers goes on, to finer groups and more inputs,
-and the best of these to widths by gap. What comes through is run on the whole corpus, with rates over held-out inputs.
+A trial measures the shifts of some gaps, on inputs that are not used for rates: their root mean square tells
+configurations apart with far fewer inputs than top-1 changes do. The better half of the quantizers is tried with finer
+groups and on more inputs, and the best of these with widths by gap. The best configurations are run on the whole
+corpus, with rates over held-out inputs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,36 +38,40 @@ from quantdrift.sensitivity.allocate import choose_widths
 from quantdrift.spec.grammar import Spec
 
 STEPS = (32, 160)
-"""Inputs of the trials, one step after the other."""
+"""Inputs of the trials in the first and in the second step."""
 SHARE = 2 / 3
-"""Of the queries are held out: a third to choose by, a third for what was chosen."""
+"""Share of the queries that are held out: a third to choose by, and a third to measure the choice on."""
 
 
 @dataclass(kw_only=True)
 class Tuner:
-    """One model and one corpus, and all that is tried on them to change fewer answers.
+    """The search for a better configuration of one model on one corpus.
 
-    Of the queries of a search a third are for trials, a third to choose a deployment by, and a third for the rate of
-    what was chosen; of labelled data the train part is for trials.
+    A third of the queries are for trials, a third to choose a deployment by, and a third to measure the choice on; with
+    labelled data the train part is for trials.
 
     Attributes:
-        spec: the model, and the scheme that is to be repaired, which has passed `check_plain`.
+        spec: the model with the plain scheme, which has passed `check_plain`.
         dataset: a search or labelled inputs.
-        goals: what a deployment may cost.
-        out: folder of the runs, and of the allocation.
-        settings: how inputs are put through.
-        store: where embeddings and layers are kept, so that the same command goes on.
+        bits: the budget in bits per linear weight, scales counted; by default MORE above the plain scheme.
+        quantizers: the quantizers to try.
+        thorough: whether to try slow configurations too.
+        out: folder of the runs and of the allocation.
+        settings: settings of the model.
+        store: store of embeddings and layers, from which the same command resumes.
         progress: where progress is shown.
-        device: where the model runs.
-        revision: of a model on the hub.
-        model: loaded once for all.
-        held: positions of the queries that rates are over; None for labelled data.
-        tried: what came of trials.
+        device: device of the model.
+        revision: revision of a model on the hub.
+        model: the model, which is loaded once.
+        held: positions of the held-out queries; None for labelled data.
+        tried: the results of trials.
     """
 
     spec: Spec
     dataset: Dataset
-    goals: choice.Goals
+    bits: float | None
+    quantizers: Sequence[str]
+    thorough: bool
     out: Path
     settings: Settings
     store: EmbeddingStore
@@ -86,29 +91,31 @@ class Tuner:
         else:
             self.held = hold_out([*contents_of(self.dataset.queries)], share=SHARE, seed=self.settings.seed)
             n = len(self.held)
-        if n < 2:  # noqa: PLR2004 -- one to choose by, one to count on
-            raise DataError(f"repair chooses by one half of the held-out inputs and counts on the other; got {n} input")
+        if n < 2:  # noqa: PLR2004 -- one in each half
+            raise DataError(
+                f"repair chooses on one half of the held-out inputs and measures on the other; got {n} input"
+            )
         self.model = load_model(self.spec.model, kind, **means)
         check_vectors(self.model, f"{self.spec}: configurations are compared")
 
     def repaired(self) -> choice.Repair:
-        """Try what can be done within the bits, and choose a deployment."""
+        """Try configurations within the budget, and choose a deployment."""
         needed = self.plain[0].quantized.bits().linear_with_scales
-        bits = self.goals.bits or needed + choice.MORE
+        bits = self.bits or needed + choice.MORE
         if needed > bits + 1e-9:
             raise QuantDriftError(
-                f"{self.spec} takes {needed:g} bits a linear weight, scales counted, and {bits:g} are allowed; give "
-                "more, or start from a narrower scheme"
+                f"{self.spec} takes {needed:g} bits per linear weight, scales counted, and the budget is {bits:g}; "
+                "raise it, or start from a narrower scheme"
             )
         weights = list(self._weights(bits))
-        bases = weights if self.goals.thorough else weights[-1:]
+        bases = weights if self.thorough else weights[-1:]
         finalists = [self.spec.scheme, *weights, *(made for base in bases for made in self._around(base))]
         candidates: list[choice.Deployment] = []
         for scheme in dict.fromkeys(finalists):
             try:
                 run = self._run(scheme)
             except (MissingExtraError, UnsupportedError) as error:
-                if scheme == self.spec.scheme:  # what all others are held against
+                if scheme == self.spec.scheme:  # all others are compared with it
                     raise
                 self.tried.append(choice.Tried(scheme=scheme, reason=str(error)))
                 continue
@@ -119,7 +126,7 @@ class Tuner:
     # --- configurations as pairs ------------------------------------------------------------------
 
     def _open(self, scheme: Scheme) -> tuple[Opened, Flow]:
-        """A configuration as a pair."""
+        """Open a configuration as a pair."""
         spec = Spec(model=self.spec.model, scheme=scheme)
         check_pair(spec, self.dataset)
         opened = open_pair(spec, self.dataset, revision=self.revision, held_out=self.held, models=(self.model, None))
@@ -134,19 +141,19 @@ class Tuner:
 
     @cached_property
     def plain(self) -> tuple[Opened, Flow]:
-        """The scheme that is to be repaired, as a pair."""
+        """The plain scheme as a pair."""
         return self._open(self.spec.scheme)
 
     @cached_property
     def reference(self) -> Arms:
-        """What full precision makes of the data, once for all."""
+        """The outputs of full precision, computed once."""
         opened, flow = self.plain
         return flow.reference(opened.reading)
 
     def _run(self, scheme: Scheme) -> Run:
-        """A whole run, with rates over the held-out queries; one that is there already is not made again."""
+        """Run a configuration on the whole corpus, with rates over the held-out queries; an existing run is reused."""
         opened, _ = self._open(scheme)
-        of_widths = {"allocation", "widths"}  # the widths in the file are what counts
+        of_widths = {"allocation", "widths"}  # the fingerprint has the widths themselves
         named = replace(scheme, options=tuple(option for option in scheme.options if option[0] not in of_widths))
         place = self.out / str(named).replace("/", "_")
         settings = replace(self.settings, noise_floor=False)
@@ -166,11 +173,11 @@ class Tuner:
     # --- trials -----------------------------------------------------------------------------------
 
     def _problem(self, n: int) -> GapProblem:
-        """The gaps of n inputs that no rate is over; all, where there are fewer."""
+        """The gaps of at most n inputs that are not used for rates."""
         opened, flow = self.plain
         reading, rng = opened.reading, np.random.default_rng(self.settings.seed)
         if isinstance(reading, Search):
-            assert self.held is not None  # of a search
+            assert self.held is not None  # it is a search
             rows, reference = np.setdiff1d(np.arange(len(reading.queries.ids)), self.held), self.reference
         else:
             assert isinstance(reading, Classes)  # rerankers are refused
@@ -183,7 +190,7 @@ class Tuner:
         return reading.problem(flow, reference, np.sort(rng.permutation(rows)[:n]).astype(np.int64))
 
     def _trial(self, scheme: Scheme, problem: GapProblem, bits: float) -> choice.Tried:
-        """What a configuration does to some gaps; why not, where it cannot be made or takes too many bits."""
+        """Try a configuration on some gaps; one that cannot be made, or takes too many bits, gets its reason."""
         reference = self.reference
         try:
             with self._attempted(scheme):
@@ -210,7 +217,7 @@ class Tuner:
         )
 
     def _attempted(self, scheme: Scheme) -> AbstractContextManager[None]:
-        """Inside, a configuration is tried or run, which may end the process."""
+        """A block in which a configuration is tried or run, which may kill the process."""
         spec = replace(self.spec, scheme=scheme)
         key = key_of(spec=str(spec), data=self.dataset.fingerprint, libraries=libraries(spec))
         return attempted(self.out / ".running" / key, key)
@@ -220,24 +227,24 @@ class Tuner:
             return problem.gaps(problem.outputs(tell))
 
     def _ranked(self, schemes: Sequence[Scheme], problem: GapProblem, bits: float) -> list[choice.Tried]:
-        """The configurations that can be made, by the shift that they make, least first."""
+        """Try configurations, and sort those that can be made by their shifts, smallest first."""
         trials = [self._trial(scheme, problem, bits) for scheme in schemes]
         self.tried += trials
         return sorted((trial for trial in trials if trial.shift is not None), key=lambda trial: trial.shift or 0.0)
 
-    # --- what is tried ----------------------------------------------------------------------------
+    # --- configurations to try --------------------------------------------------------------------
 
     def _weights(self, bits: float) -> Iterator[Scheme]:
-        """The best ways to make the weights: one width for all, and then, where that is better still, widths by gap."""
+        """The best configurations of the weights, with one width and with widths by gap; the best of all is last."""
         few, many = map(self._problem, STEPS)
-        better = self._ranked(choice.uniform_configurations(self.spec.scheme, self.goals.quantizers), few, bits)
+        better = self._ranked(choice.uniform_configurations(self.spec.scheme, self.quantizers), few, bits)
         if not better:
             raise UnsupportedError(f"no quantizer can be tried: {self.tried[0].scheme}: {self.tried[0].reason}")
         half = [trial.scheme for trial in better[: -(-len(better) // 2)]]
         finer = [grouped for scheme in half for grouped in (scheme, *choice.finer_configurations(scheme))]
         ranked = self._ranked(finer, many, bits)
         best = ranked[0]
-        if self.goals.thorough:  # the best of every size of groups
+        if self.thorough:  # the best of every group size
             yield from {trial.scheme.group_size: trial.scheme for trial in reversed(ranked)}.values()
         yield best.scheme
         schemes = []
@@ -249,24 +256,24 @@ class Tuner:
         if allocated:
             yield self._stored(allocated[0].scheme)
         if not allocated or (allocated[0].shift or 0.0) > (best.shift or 0.0):
-            yield best.scheme  # last is what the rest builds on
+            yield best.scheme  # the last is combined with further stages
 
     def _stored(self, scheme: Scheme) -> Scheme:
-        """The same with the widths in a file, which other commands take."""
+        """Write the widths of a configuration into a file, which other commands take."""
         opened, flow = self._open(scheme)
         choose_widths(flow, opened.reading, self.reference)
         allocation = opened.quantized.allocation
         assert allocation is not None  # it has just been chosen
         self.out.mkdir(parents=True, exist_ok=True)
-        file = self.out / f"allocation-{digest(allocation)[:8]}.json"  # another corpus has a file of its own
+        file = self.out / f"allocation-{digest(allocation)[:8]}.json"  # one file for each corpus
         allocation.write(file)
         return replace(scheme, options=(*scheme.options, ("allocation", str(file))))
 
     def _around(self, weights: Scheme) -> Iterator[Scheme]:
-        """What can be done beside the weights."""
-        of_model = choice.staged_configurations(weights, "model", thorough=self.goals.thorough)
+        """Combine a configuration of the weights with further stages."""
+        of_model = choice.staged_configurations(weights, "model", thorough=self.thorough)
         yield from of_model
         if self.held is not None:
             for scheme in (weights, *of_model):
                 yield replace(scheme, query_only=True)
-            yield from choice.staged_configurations(weights, "vectors", thorough=self.goals.thorough)
+            yield from choice.staged_configurations(weights, "vectors", thorough=self.thorough)

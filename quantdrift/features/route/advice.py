@@ -1,4 +1,4 @@
-"""What routing costs on a finished run, the least that gives back what is wanted, and what to do about the run.
+"""The cost of routing on a finished run, its cheapest operating point, and advice.
 
 Source: paper, section 5.3.
 """
@@ -25,13 +25,13 @@ from quantdrift.trust.router import recovery_threshold
 from quantdrift.trust.sweep import PERCENTILES, SweepPoint, sweep
 
 SPEED_UP = 4.5
-"""Of a 4-bit model over full precision, as GPTQ's authors report it and the paper uses it."""
+"""Speed of a 4-bit model over full precision, as GPTQ's authors report it and the paper uses it."""
 
-# --- the cost, and the least that has to be paid --------------------------------------------------
+# --- cost and operating point ---------------------------------------------------------------------
 
 
 def relative_cost(routed_share: float, speed_up: float = SPEED_UP) -> float:
-    """Cost per input of candidate plus routed reference: 1 / speed_up + routed_share; full precision alone is 1.
+    """Cost per input of the candidate and the routed reference, 1 / speed_up + routed_share; full precision alone is 1.
 
     >>> round(relative_cost(0.25), 3)
     0.472
@@ -48,17 +48,17 @@ def break_even_share(speed_up: float = SPEED_UP) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """The smallest threshold that is expected to give back a share of the top-1 changes of new inputs.
+    """The smallest threshold that is expected to correct a share of the top-1 changes of new inputs.
 
     Attributes:
-        score: which confidence.
-        threshold: of it; inputs below it are deferred to full precision.
+        score: the confidence.
+        threshold: inputs with a confidence below it are deferred to full precision.
         routed: share of the inputs that are deferred, 0 to 1.
-        cost: relative to full precision alone; of a search, of encoding queries.
-        changes: share of the top-1 changes of new inputs that are the reference's again, as is expected.
+        cost: cost relative to full precision alone; for a search, of encoding queries.
+        changes: expected share of the top-1 changes of new inputs that are corrected.
         low: lower end of the 95 % interval of that share.
         high: its upper end.
-        k: of a search, how many of the candidate's first items are rescored.
+        k: for a search, how many of the candidate's first items are rescored.
     """
 
     score: ConfidenceName
@@ -74,11 +74,10 @@ class OperatingPoint:
 def operating_point(
     evidence: Evidence, score: ConfidenceName = "gap", share: float = 0.9, *, speed_up: float = SPEED_UP
 ) -> OperatingPoint | None:
-    """The operating point of a run; None where so many cannot be given back, or too few changed to show it.
+    """The operating point of a run; None if so many cannot be corrected, or too few changed to show it.
 
-    Below the m-th smallest confidence of n top-1 changes lies, of the top-1 changes of new inputs like these, a
-    share that is Beta(m, n + 1 - m) distributed, m / (n + 1) on average: never the m / n of the run itself, on which
-    the threshold was set.
+    The share of new top-1 changes below the m-th smallest confidence of n top-1 changes is Beta(m, n + 1 - m)
+    distributed, with the mean m / (n + 1). It is not the m / n of the run on which the threshold was set.
     """
     confidence, (back, k) = confidence_in(evidence, score), given_back(evidence)
     n_changed, n_back = int(perturbation.flips(evidence).sum()), int(back.sum())
@@ -103,21 +102,21 @@ def operating_point(
     )
 
 
-# --- the advice: route unsure inputs, or spend more bits ------------------------------------------
+# --- advice ---------------------------------------------------------------------------------------
 
 Fix = Literal["route", "allocate", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One thing that can be done about top-1 changes.
+    """A way to deal with top-1 changes.
 
     Attributes:
-        what: in words.
-        fix: which fix it is; None for leaving the run as it is, and for full precision alone.
-        changes: share of the top-1 changes that it gives back, 0 to 1.
-        cost: per input, relative to full precision alone; of a search, of encoding queries.
-        predicted: whether `changes` is predicted from the run; else it is counted in it.
+        what: its description.
+        fix: the kind of fix; None for the run as it is, and for full precision alone.
+        changes: share of the top-1 changes that it corrects, 0 to 1.
+        cost: cost per input relative to full precision alone; for a search, of encoding queries.
+        predicted: whether `changes` is predicted from the run rather than counted.
     """
 
     what: str
@@ -129,14 +128,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to do about a run.
+    """Advice on a run.
 
     Attributes:
         fix: "route", "allocate" or "nothing".
-        wanted: share of the top-1 changes that is to come back.
-        choices: what was compared, from the cheapest to full precision.
+        wanted: share of the top-1 changes to correct.
+        choices: the choices compared, from the cheapest to full precision.
         flip_rate: share of the inputs whose top-1 changed.
-        noise_floor: the same of the reference against itself, if measured.
+        noise_floor: the flip rate of the reference against itself, if measured.
     """
 
     fix: Fix
@@ -146,32 +145,32 @@ class Advice:
     noise_floor: Estimate
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object, with the advice in words."""
+        """As a JSON object, with the sentences."""
         return {**as_json(self), "sentences": self.sentences}
 
     @property
     def sentences(self) -> list[str]:
-        """The advice in words."""
+        """The advice as sentences."""
         changed, noise = self.flip_rate, self.noise_floor
         if self.fix == "nothing":
             but = "" if noise.value is None else f", and noise alone changes {percent(noise.value)}"
             return [f"Recommended: nothing. {percent(changed.value)} of {changed.n:,} top-1 answers changed{but}."]
-        weights = any(choice.predicted for choice in self.choices)  # what one more bit would do; others have none
+        weights = any(choice.predicted for choice in self.choices)  # one more bit was considered
         best, wanted = _cheapest(self.choices, self.wanted), f"{100 * self.wanted:g} % of the top-1 changes"
         if best.fix is None:
-            nothing = f"Nothing cheaper than full precision is shown to give back {wanted}"
+            nothing = f"Nothing cheaper than full precision is shown to correct {wanted}"
             first = f"Recommended: allocate. {nothing}; more bits" if weights else f"{nothing}; quantize less"
         else:
             first = (
-                f"Recommended: {self.fix}. The cheapest of these that gives back {wanted}: {best.what}, at "
+                f"Recommended: {self.fix}. The cheapest choice that corrects {wanted}: {best.what}, at "
                 f"{percent(best.cost)} of the cost of full precision"
             )
         more = ", on the layers that move the gap (quantdrift allocate)" if weights and self.fix == "allocate" else ""
-        return [f"{first}{more}.", "Counted are top-1 changes and cost."]
+        return [f"{first}{more}.", "Only top-1 changes and cost are compared."]
 
 
 def _cheapest(choices: Sequence[Choice], wanted: float) -> Choice:
-    """The cheapest that gives back as much as is wanted; full precision, the last, does, and is taken of equal ones."""
+    """The cheapest choice that corrects enough; full precision, the last, always does, and wins ties."""
     enough = [choice for choice in reversed(choices) if round(choice.changes, 9) >= wanted]
     return min(enough, key=lambda choice: choice.cost)
 
@@ -186,16 +185,16 @@ def advise(
 ) -> Advice:
     """Decide between routing, more bits and nothing.
 
-    Nothing, if no answer changed or no more than between two runs of the reference. Else the cheapest choice that gives
-    back the wanted share of the top-1 changes; more bits where none does for less than full precision costs.
+    The advice is "nothing" if no more answers changed than between two runs of the reference. Otherwise it is the
+    cheapest choice that corrects the wanted share of the top-1 changes, or more bits if only full precision does.
 
     Args:
-        evidence: of the run.
-        point: the routing that gives back the wanted share; None where there is none.
+        evidence: the evidence of the run.
+        point: the operating point that corrects the wanted share, if there is one.
         wanted: share of the top-1 changes, above 0 and at most 1.
-        bits: per weight, of a run in which nothing but weights was quantized; what one more would give back is then
-            predicted, by shifts of the scores that shrink as the grid's steps do. None compares no such choice.
-        speed_up: of the candidate over full precision; one more bit slows it down by the bits it reads.
+        bits: bits per weight of a run in which only weights are quantized: the effect of one more bit is then predicted
+            from score shifts that shrink with the steps of the grid. None leaves this choice out.
+        speed_up: speed of the candidate over full precision; with one more bit it falls as more bits are read.
     """
     changed = perturbation.flips(evidence)
     flip_rate, noise_floor = rate_estimate(changed.astype(np.float64)), undefined("not measured")
@@ -226,17 +225,17 @@ def advise(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RoutedRun:
-    """What routing says of one run.
+    """The results of routing on one run.
 
     Attributes:
-        path: of its folder.
-        spec: what was measured.
+        path: folder of the run.
+        spec: its spec.
         data: name of the data.
-        n_inputs: of its evidence.
-        scores_are: what it ranks by.
-        advice: which fix it asks for.
-        operating_point: that of the first confidence asked for; None where there is none.
-        sweep: by confidence and percentile; empty for similarities.
+        n_inputs: number of inputs.
+        scores_are: the kind of its scores.
+        advice: the advice.
+        operating_point: the operating point of the first confidence, if there is one.
+        sweep: results by confidence and percentile; empty for similarities.
     """
 
     path: str
@@ -250,10 +249,10 @@ class RoutedRun:
 
 
 def _bits(record: Mapping[str, Any]) -> float | None:
-    """Bits per weight of a run that quantizes weights and nothing else; None for others, and for two models."""
+    """Bits per weight of a run that quantizes weights alone; None for other runs."""
     try:
         pair = parse_pair(record["spec"])
-    except SpecError:  # of another version, or an allocation that is gone
+    except SpecError:  # another version's spec, or an allocation that is gone
         return None
     if not isinstance(pair, Spec) or stages_of(pair.scheme) != ("weights",) or pair.scheme.weight_bits == FULL_BITS:
         return None
@@ -269,9 +268,9 @@ def study_run(
     recover: float = 0.9,
     **splits: Any,
 ) -> RoutedRun:
-    """Look at one run; `splits` are the share, n_splits and seed of `sweep`.
+    """Compute operating point, advice and sweep of one run; `splits` are the share, n_splits and seed of `sweep`.
 
-    For logits: the sweep of every confidence. For similarities only the gap is one, and there is no sweep.
+    Similarities have the gap as their only confidence, and no sweep.
     """
     evidence = run.exact_evidence("the advice of what to do")
     if not (evidence.n_items > 1).any():
@@ -279,10 +278,7 @@ def study_run(
     logits = evidence.confidence is not None
     scores = [score for score in scores if logits or score == "gap"]
     if not scores:
-        raise RunError(
-            f"{run.path} ranks by similarities, whose softmax is no probability; expected --score gap in place of "
-            "msp or entropy"
-        )
+        raise RunError(f"{run.path} ranks by similarities, whose softmax is no probability; expected --score gap")
     point = operating_point(evidence, scores[0], recover, speed_up=speed_up)
     record = run.record
     return RoutedRun(

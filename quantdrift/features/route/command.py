@@ -1,68 +1,64 @@
-"""`quantdrift route`: what asking full precision about unsure inputs gives back, and what it costs."""
+"""`quantdrift route`: the benefit and the cost of answering unsure inputs at full precision."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from quantdrift.base.errors import QuantDriftError, UnknownNameError
 from quantdrift.base.text import percent
-from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, given, option, prints, share_option
+from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, option, prints, share_option
 from quantdrift.features.route.advice import OperatingPoint, RoutedRun, break_even_share, relative_cost, study_run
 from quantdrift.runs.folder import Run, find_runs
 from quantdrift.runs.identity import Identity
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, table
-from quantdrift.statistics.conformal import CONFIDENCES, Floats, confidence_in
+from quantdrift.statistics.conformal import CONFIDENCES, confidence_in
 from quantdrift.statistics.estimates import as_json
 from quantdrift.trust.certify import Share
-from quantdrift.trust.router import GapRouter, percentile_threshold
+from quantdrift.trust.router import GapRouter
 
 
 @prints("json", "markdown")
 def command(
     *,
-    context: typer.Context,
     runs: list[Path] = argument(RUNS),
     score: str = option(
-        "gap|msp|entropy|all: How to measure that the quantized model is unsure: gap (first minus second score), "
-        "msp (maximum softmax probability), entropy, or all. A search has the gap only.",
+        "gap|msp|entropy|all: The confidence of the quantized model: gap (first minus second score), msp (maximum "
+        "softmax probability), entropy, or all. A search has the gap only.",
         default="all",
     ),
     percentile: str = option(
-        "P,P,...: About which percent of the inputs to send to full precision.", default="10,25,50"
+        "P,P,...: Percentages of the inputs that go to full precision in the table.", default="10,25,50"
     ),
     share: float = share_option(SHARE, default=0.5),
     splits: int = option(SPLITS, default=20),
     seed: int = option(SEED, default=0),
     speed_up: float = option(
-        "X: How many times faster the quantized model is than full precision. Give your own figure: it is not "
-        "measured here. 4.5 is what GPTQ's authors report.",
+        "X: Speed of the quantized model over full precision, which is not measured here: give your own figure. 4.5 is "
+        "that of GPTQ's authors.",
         default=4.5,
     ),
     recover: float = share_option(
-        "S: Find the smallest threshold that corrects this share of the top-1 changes; of a search, by rescoring "
-        "the first 10 results.",
+        "S: Share of the top-1 changes to correct with the smallest threshold; of a search, by rescoring the first 10 "
+        "results.",
         default=0.9,
     ),
     save: Path | None = option(
-        "FILE: Write a router for serving, set on all inputs of one run: by --recover, or at the first "
-        "--percentile if only that is given."
+        "FILE: Write a router for serving, with the threshold that --recover gives on all inputs of one run."
     ),
 ) -> Output:
-    """What would it bring to answer the unsure inputs at full precision, and what would it cost?
+    """Compute the benefit and the cost of answering unsure inputs at full precision.
 
-    The quantized model answers every input; where its first two scores are close, the original is asked too. The cost
-    relative to full precision is 1 / speed-up + routed share. The table shows how many top-1 changes are corrected,
-    and how much of the lost accuracy comes back (with labels, if at least 0.5 points were lost). Recommended is what
-    gives back --recover of the top-1 changes at the least cost: to route, to spend more bits (quantdrift allocate),
-    or to do nothing.
+    The quantized model answers every input; where its first two scores are close, full precision answers too. The cost
+    relative to full precision alone is 1 / speed-up + routed share. The table shows how many top-1 changes are
+    corrected, and how much of the lost accuracy comes back (with labels, if at least 0.5 points were lost). The
+    recommendation is the cheapest way to correct the share --recover of the top-1 changes: to route, to spend more bits
+    (quantdrift allocate), or to do nothing.
 
     For a search, the first results of unsure queries are rescored instead.
 
-    quantdrift route RUN --score gap --save router.json; then, in a server:
-    quantdrift.GapRouter.load("router.json").routes(scores) says which inputs go to full precision.
+    For a server: quantdrift route RUN --score gap --save router.json. Then
+    quantdrift.GapRouter.load("router.json").routes(scores) returns which inputs go to full precision.
 
     More: docs/explained/trust.md
     """
@@ -82,19 +78,20 @@ def command(
     routed = [study_run(run, scores, **how, share=share, n_splits=splits, seed=seed) for run in listed]
     router, after = None, []
     if save is not None:
-        at = percentiles[0] if given(context, "percentile") and not given(context, "recover") else None
-        confidence = confidence_in(listed[0].evidence(), scores[0])
-        threshold = _threshold(routed[0].operating_point, confidence, at)
-        router = GapRouter(threshold=threshold, score=scores[0], origin=Identity.of(listed[0].record).brief())
+        router = GapRouter(
+            threshold=_threshold(routed[0].operating_point),
+            score=scores[0],
+            origin=Identity.of(listed[0].record).brief(),
+        )
         router.save(save)
-        sent = percent(float((confidence < threshold).mean()))
+        sent = percent(float((confidence_in(listed[0].evidence(), scores[0]) < router.threshold).mean()))
         after.append(f"router: {save} sends {sent} of these inputs to full precision ({router.rule})")
     grids: list[Grid] = []
     for run, result in zip(listed, routed, strict=True):
         lines = [
             *_lines(run, result),
-            f"The cost{_of_encoding(result)} is 1 / {speed_up:g} + that share; at {percent(even)} it is that of full "
-            "precision alone. The speed-up is stated, not measured.",
+            f"The cost{_of_encoding(result)} is 1 / {speed_up:g} + the routed share; at {percent(even)} it is that of "
+            "full precision alone. The speed-up is stated, not measured.",
         ]
         grids += _tables(result, lines, share=share, speed_up=speed_up)
     asked = {"speed_up": speed_up, "break_even": even, "share": share, "splits": splits, "seed": seed}
@@ -102,15 +99,11 @@ def command(
     return Output(data={**asked, "recover": recover, "runs": as_json(routed), "router": saved}, grids=grids, next=after)
 
 
-def _threshold(point: OperatingPoint | None, confidence: Floats, percentile: float | None) -> float:
-    """The threshold of a router: at a percentile of the run, or that of its operating point."""
-    if percentile is not None:
-        return percentile_threshold(confidence, percentile)
+def _threshold(point: OperatingPoint | None) -> float:
     if point is None:
         raise QuantDriftError(
-            "no threshold is shown to give back so many top-1 changes of new inputs (none or too few changed here: "
-            "90 % takes 9, 99 % takes 99; or of a search the table's ceiling is lower); give a smaller --recover, more "
-            "inputs, or a --percentile"
+            "no threshold is shown to correct so many top-1 changes of new inputs: too few changed here (90 % takes 9, "
+            "99 % takes 99), or rescoring a search corrects fewer; give a smaller --recover or more inputs"
         )
     return point.threshold
 
@@ -119,7 +112,7 @@ def _threshold(point: OperatingPoint | None, confidence: Floats, percentile: flo
 
 
 def _tables(result: RoutedRun, lines: Sequence[str], *, share: float, speed_up: float) -> Iterator[Grid]:
-    """The sweep of a classifier's run, and what can be done about a run, with what it comes to."""
+    """The sweep of a classifier's run, and the choices with their costs."""
     name, advice = f"{result.spec} on {result.data}", result.advice
     columns = [
         Column("score", "score"),
@@ -136,7 +129,7 @@ def _tables(result: RoutedRun, lines: Sequence[str], *, share: float, speed_up: 
         predicted = {True: " (predicted)", False: ""}
         columns = [
             Column("choice", "what"),
-            Column("top-1 changes given back", lambda choice: percent(choice.changes) + predicted[choice.predicted]),
+            Column("top-1 changes corrected", lambda choice: percent(choice.changes) + predicted[choice.predicted]),
             Column(f"cost{_of_encoding(result)}", "cost", percent),
         ]
         yield table(columns, advice.choices, title=f"{name}: what to do", lines=advice.sentences)
@@ -153,8 +146,8 @@ def _lines(run: Run, result: RoutedRun) -> Iterator[str]:
     else:
         similarity = run.record.get("settings", {}).get("similarity") or "a similarity that is not recorded"
         yield (
-            "An unsure query's first results are put in the order of full precision; what is not among them does not "
-            f"come back. Embeddings were compared by {similarity}. Scores of a search have no msp and no entropy."
+            "The first results of an unsure query are ranked again at full precision; documents not among them do not "
+            f"come back. Embeddings were compared by {similarity}. A search has no msp and no entropy."
         )
 
 

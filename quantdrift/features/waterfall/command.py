@@ -1,4 +1,4 @@
-"""`quantdrift waterfall`: which part of a deployment changes the answers?"""
+"""`quantdrift waterfall`: measure which stage of a deployment changes how many answers."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ class WaterfallOptions(OnSchemes):
     """The options of `quantdrift waterfall`."""
 
     spec: str = argument("SPEC: The deployment, MODEL@SCHEME of two stages or more: minilm@W4+emb=int8+index=HNSW32")
-    out: Path | None = option("FOLDER: Where the runs lie; by default quantdrift-runs/SPEC_on_DATA-DIGEST_waterfall.")
-    noise_floor: bool = option("Run the reference a second time, once for all combinations.", default=True)
+    out: Path | None = option("FOLDER: Folder for the runs; by default quantdrift-runs/SPEC_on_DATA-DIGEST_waterfall.")
+    noise_floor: bool = option("Also run the reference a second time, once for all combinations.", default=True)
     dtype: str = option(DTYPE, default="float32")
 
 
 @prints("json", "markdown")
 def command(options: WaterfallOptions) -> Output:
-    """Tell apart what weights, activations, runtime, stored embeddings and index change.
+    """Measure how many answers the weights, activations, runtime, stored embeddings and index change each.
 
-    Every combination of the stages of SPEC is measured. Those of the same weights, activations and runtime share their
-    embeddings, so four stages are 15 runs and four passes over the data. The share of a stage is its Shapley value:
-    shares add up to what the whole deployment changes. The same command goes on where it was stopped.
+    Every combination of the stages of SPEC is measured. Combinations with the same weights, activations and runtime
+    share their embeddings, so four stages take 15 runs and four passes over the data. The share of a stage is its
+    Shapley value: the shares add up to the change by the whole deployment. The same command resumes where it was
+    stopped.
 
     For example: quantdrift waterfall minilm@W4+emb=int8+index=IVF64,PQ16 --data ./cranfield
 
@@ -76,7 +77,7 @@ def command(options: WaterfallOptions) -> Output:
 
 
 def _grid(waterfall: Waterfall) -> Grid:
-    """One metric's parts as a table."""
+    """The shares of one metric as a table."""
     rate = waterfall.metric.unit == "rate"
 
     def shown(estimate: Estimate) -> str:

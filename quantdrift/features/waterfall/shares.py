@@ -1,8 +1,8 @@
-"""Which part of a deployment changes the answers: weights, activations, runtime, stored embeddings, index.
+"""The share of each stage of a deployment in the changed answers.
 
 A study has a cell for every combination of the stages of one scheme. With v(S) the change of an input's value by the
-stages S alone, a stage's share is its Shapley value: the mean of v(S + stage) - v(S) over all orders in which stages
-can come. Shares add up to the change by the whole deployment, exactly and for every input.
+stages S alone, the share of a stage is its Shapley value: the mean of v(S + stage) - v(S) over all orders of the
+stages. The shares add up to the change by the whole deployment, exactly and for every input.
 
 Source: Shapley (1953), A value for n-person games.
 """
@@ -36,16 +36,15 @@ def combinations_of(scheme: Scheme) -> list[Scheme]:
     """The scheme with every combination of its stages, the fewest first.
 
     Raises:
-        StudyError: it has one stage, so that there is nothing to tell apart.
+        StudyError: the scheme has only one stage.
     """
     stages = stages_of(scheme)
-    if len(stages) < 2:  # noqa: PLR2004 -- two can be told apart
+    if len(stages) < 2:  # noqa: PLR2004 -- a share needs another stage
         raise StudyError(
-            f"{scheme} changes {stages[0]} alone; a waterfall tells stages apart, so expected two or more, such as "
-            "W4+emb=int8+index=HNSW32"
+            f"{scheme} has the stage {stages[0]} alone; expected two or more, such as W4+emb=int8+index=HNSW32"
         )
     if scheme.query_only and any(STAGES[name].kind == "model" for name in stages):
-        raise StudyError(f"{scheme}: beside +query a part of the model cannot be measured alone; leave +query out")
+        raise StudyError(f"{scheme}: with +query a stage of the model cannot be measured alone; leave +query out")
     schemes = [only(scheme, subset) for subset in _subsets(stages)]
     return [part for part in schemes if part is not None]
 
@@ -56,13 +55,13 @@ def _subsets(stages: Sequence[str]) -> Iterable[tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What one stage changes, in the metric's unit.
+    """The changes by one stage, in the metric's unit.
 
     Attributes:
-        name: of the stage.
-        alone: with it and no other.
-        so_far: with it and all before it.
-        share: its Shapley value; those of all stages add up to the whole change.
+        name: name of the stage.
+        alone: the change by this stage alone.
+        so_far: the change by this stage and all before it.
+        share: its Shapley value.
     """
 
     name: str
@@ -73,13 +72,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """The parts of one metric's change.
+    """The change of one metric by stages.
 
     Attributes:
-        metric: what changes.
-        stages: in the order of a deployment.
+        metric: the metric.
+        stages: the stages in the order of a deployment.
         total: the change by all of them.
-        interaction: `total` minus the sum of what each changes alone; below 0 where several change the same inputs.
+        interaction: `total` minus the sum of the changes by each alone; below 0 if several change the same inputs.
         n: inputs for which the metric is defined.
     """
 
@@ -95,13 +94,13 @@ class Waterfall:
 
 
 def waterfall(values: Mapping[Stages, Values], order: Sequence[str], metric: Metric) -> Waterfall:
-    """The parts of a change.
+    """Compute the shares of a change.
 
     Args:
-        values: of every combination of stages but none: the change of every input, float64 [n_inputs], NaN where it is
-            undefined, for the same inputs in all of them.
-        order: the stages, as a deployment has them.
-        metric: what changes.
+        values: each non-empty combination of stages to the changes of the same inputs, float64 [n_inputs]; NaN where
+            undefined.
+        order: the stages in the order of a deployment.
+        metric: the metric.
     """
     defined = reduce(np.logical_and, [~np.isnan(changes) for changes in values.values()])
     n, size = int(defined.sum()), len(order)
@@ -136,19 +135,19 @@ def waterfall(values: Mapping[Stages, Values], order: Sequence[str], metric: Met
 
 
 def waterfalls_of(folder: StudyFolder) -> list[Waterfall]:
-    """What the finished cells of a waterfall say, a metric each.
+    """The waterfall of each metric, from the finished cells of a study.
 
     Raises:
         StudyError: it is another kind of study, or a cell is missing.
     """
     if folder.kind != "waterfall":
-        raise StudyError(f"{folder.path} is no waterfall; expected a folder that quantdrift waterfall wrote")
+        raise StudyError(f"expected a folder that quantdrift waterfall wrote; got {folder.path}")
     evidence: dict[Stages, Evidence] = {}
     for cell in folder.cells:
         if (run := folder.run(cell)) is None:
             raise StudyError(
-                f"{folder.path}: {cell.spec} is {folder.state(cell)}, and shares are over all combinations; the same "
-                "command goes on"
+                f"{folder.path}: {cell.spec} is {folder.state(cell)}, and shares need all combinations; run the same "
+                "command again"
             )
         evidence[frozenset(stages_of(cell.spec.scheme))] = run.evidence()
     order = stages_of(folder.cells[-1].spec.scheme)
@@ -158,7 +157,7 @@ def waterfalls_of(folder: StudyFolder) -> list[Waterfall]:
     metrics = [parse_metric(name) for name in METRICS]
     if next(iter(evidence.values())).judgements is None:
         metrics = [metric for metric in metrics if not metric.family.needs_labels]
-    # the inputs that all cells have, in one order
+    # the inputs of all cells, in one order
     parts = {stages: part.part(part.rows_of(shared)) for stages, part in evidence.items()}
     return [
         waterfall({stages: metric.per_input(part) for stages, part in parts.items()}, order, metric)
@@ -167,31 +166,31 @@ def waterfalls_of(folder: StudyFolder) -> list[Waterfall]:
 
 
 def judged_whole(record: Mapping[str, Any], first: Waterfall) -> Verdict:
-    """The verdict on the whole deployment, with what to do about the stage that changes most."""
+    """The verdict on the whole deployment, with advice on the stage that changes most."""
     largest = max(first.stages, key=lambda stage: stage.share.value or 0.0).name
     return advised(verdict(record), record, largest)
 
 
 def in_words(waterfalls: Sequence[Waterfall], *, named: str) -> list[str]:
-    """The finding in plain sentences, of the flips."""
+    """The shares of the top-1 changes as sentences."""
     first = waterfalls[0]
     if first.total.value is None:
-        return [f"Nothing can be told: {first.total.reason}."]
+        return [f"No shares can be computed: {first.total.reason}."]
     total = first.total.value
     if not total:
         return [f"No answer of {first.n:,} differs between full precision and {named}."]
     share = {stage.name: 100 * (stage.share.value or 0) for stage in first.stages}
     ranked = ", ".join(f"{name} {share[name]:+.1f}" for name in sorted(share, key=lambda name: -share[name]))
-    given_back = "; a stage below 0 gives answers back" if min(share.values()) < 0 else ""
+    restored = "; a stage below 0 restores answers" if min(share.values()) < 0 else ""
     interaction = first.interaction
     value, low, high = (100 * (end or 0) for end in (interaction.value, interaction.low, interaction.high))
-    meant = "none is shown"
+    meaning = "no interaction is shown"
     if low > 0 or high < 0:
-        meant = "they change the same inputs" if high < 0 else "together they change more"
+        meaning = "the stages change the same inputs" if high < 0 else "together the stages change more"
     alone = " + ".join(f"{100 * (stage.alone.value or 0):.1f}" for stage in first.stages)
     return [
-        f"{100 * total:.1f} % of the first answers change from full precision to {named}. By stage, in points that add "
-        f"up to it: {ranked}{given_back}.",
-        f"Each by itself: {alone} = {100 * total - value:.1f} %; the interaction is {value:+.1f} points ({low:+.1f} to "
-        f"{high:+.1f}): {meant}.",
+        f"{100 * total:.1f} % of the top-1 answers change from full precision to {named}. By stage, in points that add "
+        f"up to it: {ranked}{restored}.",
+        f"Each stage alone: {alone} = {100 * total - value:.1f} %; the interaction is {value:+.1f} points ({low:+.1f} "
+        f"to {high:+.1f}): {meaning}.",
     ]

@@ -1,4 +1,4 @@
-"""Formats of finished runs, told by their content and not by their name: one a module, or an entry point."""
+"""The formats of finished runs, recognized by content and not by file name; each is a module or an entry point."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from quantdrift.finished.contents import Arm, FinishedRun, parse_json, read_text
 
 @dataclass(frozen=True)
 class Source:
-    """A file or a folder that somebody names as a finished run.
+    """A file or folder that may be a finished run.
 
     Attributes:
-        path: of it.
-        arm: whose answers are meant, where there are those of both.
+        path: the file or folder.
+        arm: the arm to read, if it holds both.
     """
 
     path: Path
@@ -27,12 +27,12 @@ class Source:
 
     @cached_property
     def text(self) -> str:
-        """The text of a file, unpacked if it is gzipped."""
+        """The text of the file, unpacked if it is gzipped."""
         return read_text(self.path)
 
     @cached_property
     def first(self) -> Any:
-        """The JSON value on the first line of a file; of one value over several lines, all of it; None if neither."""
+        """The JSON object on the first line, or in the whole file if it spans several lines; None if there is none."""
         line = self._lines[0]
         if not line.startswith("{"):
             return None
@@ -43,7 +43,7 @@ class Source:
 
     @cached_property
     def whole(self) -> Any:
-        """The JSON value in a file, parsed once."""
+        """The JSON value in the whole file, parsed once."""
         return parse_json(self.text, self.path) if self._lines[2] or self.first is None else self.first
 
     @cached_property
@@ -56,11 +56,11 @@ class Format:
     """A format that finished runs are written in.
 
     Attributes:
-        expected: in words, with how it looks or what writes it.
-        accepts: whether a source is of it; it may read the source.
-        read: reads it.
-        place: in lists and in the order in which files are asked about, ascending; what takes any text or any JSON
-            comes last. A folder must be of one format.
+        expected: the format in words, with its look or the program that writes it.
+        accepts: says whether a source has this format; it may read the source.
+        read: reads a source.
+        place: its position in lists and in the order in which formats are tried on a file; formats that accept any text
+            or any JSON come last. A folder must have exactly one format.
     """
 
     expected: str
@@ -75,7 +75,7 @@ FORMATS: Registry[Format] = Registry(
 
 
 def expected() -> str:
-    """List what a finished run can be, in words."""
+    """List the formats in words."""
     *most, last = reversed([entry.expected for entry in FORMATS.values()])
     return f"{'; '.join(most)}; or {last}"
 
@@ -84,8 +84,8 @@ def read_finished(path: Path, *, arm: Arm = "candidate") -> FinishedRun:
     """Read a finished run.
 
     Raises:
-        DataError: there is none, or it is of no format.
-        RunError: it is a run folder that was made of two others.
+        DataError: there is nothing at the path, or its format is not known.
+        RunError: it is a run folder made by `quantdrift diff`.
     """
     if not path.exists():
         raise DataError(f"{path} does not exist; expected {expected()}")

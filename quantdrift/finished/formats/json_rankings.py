@@ -9,7 +9,7 @@ from quantdrift.finished.contents import FinishedRun, Part, digest, number
 from quantdrift.finished.formats import Format, Source
 
 _MEANS = frozenset({"ndcg", "map", "recall", "precision"})
-"""Keys of what beir's save_results writes."""
+"""The keys of a file that beir's save_results writes."""
 
 
 def _read(source: Source) -> FinishedRun:
@@ -31,7 +31,7 @@ def _read(source: Source) -> FinishedRun:
 
 
 def is_ranking(value: Any) -> bool:
-    """Whether a JSON value is document to score."""
+    """Whether a JSON value maps documents to scores."""
     return isinstance(value, dict) and all(map(number, value.values()))
 
 

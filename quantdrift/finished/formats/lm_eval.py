@@ -17,7 +17,7 @@ _KEYS = frozenset({"doc_id", "doc", "target", "arguments", "filtered_resps"})
 
 
 def sample_files(folder: Path) -> list[Path]:
-    """The files of samples in a folder and in those right below it (lm-eval makes one per model)."""
+    """The files of samples in a folder and in its subfolders (lm-eval makes one per model)."""
     files = [*folder.glob("samples_*.jsonl*"), *folder.glob("*/samples_*.jsonl*")]
     return sorted(file for file in files if _NAME.fullmatch(file.name))
 
@@ -32,9 +32,9 @@ def _is_sample(content: Any) -> bool:
 
 
 def read_lm_eval(source: Source) -> FinishedRun:
-    """Read one file of samples, or those of one model in a folder.
+    """Read one file of samples, or all samples of one model in a folder.
 
-    Of a task that was logged several times, the latest samples count.
+    If a task was logged several times, the latest samples count.
     """
     path = source.path
     files = sample_files(path) if path.is_dir() else [path]

@@ -1,4 +1,4 @@
-"""Predictions that mteb writes of searches: TASK_predictions.json, by subset and split."""
+"""Predictions of searches that mteb writes: TASK_predictions.json, by subset and split."""
 
 from quantdrift.base.errors import DataError
 from quantdrift.finished.contents import FinishedRun, Part, digest, parse_json, read_text
@@ -28,8 +28,8 @@ def _read(source: Source) -> FinishedRun:
             for split, predictions in splits.items():
                 if not (isinstance(predictions, dict) and predictions and all(map(is_ranking, predictions.values()))):
                     raise DataError(
-                        f"{file}, {subset}/{split} is of no search: expected rankings of documents. Of other tasks "
-                        "mteb stores no ids of inputs; give the files of searches alone"
+                        f"{file}, {subset}/{split}: expected rankings of documents. For other tasks mteb "
+                        "stores no ids of inputs; give only the files of searches"
                     )
                 parts[f"{task}{subset}/{split}"] = Part(kind="rankings", content=predictions)
     if not parts:

@@ -15,8 +15,8 @@ from quantdrift.runs.identity import Identity
 def _read(source: Source) -> FinishedRun:
     """Read the ranking of one arm of a run.
 
-    A run holds both arms' scores of the first items of either arm. So more scores are known than ranks: those of the
-    other arm's first items too, which lie somewhere below.
+    A run holds both arms' scores for the first items of either arm. So the ranking has more items than known ranks:
+    the other arm's first items too, which lie somewhere further down.
     """
     path, arm = source.path, source.arm
     run = read_run(path)
@@ -41,7 +41,7 @@ def _read(source: Source) -> FinishedRun:
 def _own_part(evidence: Evidence, arm: Arm) -> Part:
     inputs, names = [str(name) for name in evidence.input_ids], [str(name) for name in evidence.item_ids]
     judgements, qrels = evidence.judgements, None
-    if judgements is not None and len(judgements.items):  # labels of other inputs label nothing
+    if judgements is not None and len(judgements.items):  # not if all labels belong to other inputs
         qrels = {
             name: {names[item]: grade for item, grade in judgements.of(row).items()} for row, name in enumerate(inputs)
         }

@@ -17,7 +17,7 @@ def _accepts(source: Source) -> bool:
 
 
 def read_trec(source: Source) -> FinishedRun:
-    """Read a TREC run file, plain or gzipped; the score decides, as in trec_eval."""
+    """Read a TREC run file, plain or gzipped; the order is by score, as in trec_eval."""
     path, text = source.path, source.text
     rankings: dict[str, dict[str, float]] = {}
     for line_number, line in enumerate(text.split("\n"), start=1):
@@ -42,7 +42,7 @@ def read_trec(source: Source) -> FinishedRun:
 
 
 def write_trec(path: Path, evidence: Evidence, arm: Arm, *, tag: str) -> None:
-    """Write the ranking of one arm, as deep as the evidence has it; scores are exact in float32."""
+    """Write the stored ranks of one arm; scores are exact in float32."""
     top = evidence.reference_top if arm == "reference" else evidence.candidate_top
     names = [str(name) for name in evidence.item_ids]
     spaced = [name for name in (*map(str, evidence.input_ids), *names) if name.split() != [name]]

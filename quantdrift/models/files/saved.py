@@ -1,6 +1,6 @@
-"""A candidate's folder: a model as its libraries read it, and a `scheme.json` that says what it is.
+"""The folder of a saved candidate: a model as its libraries read it, and a `scheme.json` that describes it.
 
-It is written as a whole; `scheme.json` is written last. What was interrupted never looks finished.
+A folder is put in place as a whole, so an interrupted one never looks finished.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from quantdrift.scheme import Scheme
 RECORD = "scheme.json"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 _SETTINGS = (".json", ".txt", ".model")
-"""Of the network, the tokenizer, pooling and prompts."""
+"""Suffixes of the settings of network, tokenizer, pooling and prompts."""
 
 
 class _Layer(BaseModel):
@@ -48,12 +48,12 @@ class Candidate(Record):
 
     @classmethod
     def has_checksum(cls, content: Mapping[str, Any]) -> bool:
-        """Not where somebody took the digest out, having changed it, or an earlier version wrote it."""
+        """Say whether there is a checksum: an earlier version wrote none, and whoever edits the file may remove it."""
         return DIGEST in content
 
 
 def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
-    """Write a candidate's folder, replacing an earlier one at that place; the whole record."""
+    """Write a candidate's folder in place of an earlier one; return the whole record."""
     path = path.absolute()
     check_place(path)
     with whole_folder(path, what="the candidate") as folder:
@@ -65,7 +65,7 @@ def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[
 
 
 def check_place(path: Path) -> None:
-    """Refuse a place that holds something other than a candidate, before hours go into one."""
+    """Refuse a folder that holds anything but a saved candidate, before hours go into a new one."""
     check_writable(path, what="the candidate")
     files = (Candidate.peek(path / RECORD) or {}).get("files")
     written = {RECORD, *files} if isinstance(files, dict) else set()
@@ -82,25 +82,19 @@ def check_place(path: Path) -> None:
 
 
 def check_savable(scheme: Scheme, model_format: str = "safetensors") -> None:
-    """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model."""
+    """Refuse a scheme that a folder of weights cannot hold: the loaded model would be another one."""
     if model_format not in (formats := QUANTIZERS[scheme.quantizer].formats):
         raise UnsupportedError(
             f"{scheme}: {model_format} has no place for the numbers of {scheme.quantizer}; use --format "
             f"{' or '.join(formats)}, which holds the weights that they stand for"
         )
-    beside = [stage for stage in STAGES.values() if stage.kind != "layers" and stage.in_(scheme)]
-    if other := next((stage for stage in beside if stage.formats and model_format not in stage.formats), None):
-        raise UnsupportedError(
-            f"{scheme}: {model_format} has no place for {other.what}; use --format {' or '.join(other.formats)}, or "
-            f"leave {', '.join(f'+{key}=' for key, _ in scheme.options if key in other.options)} out"
-        )
-    if nowhere := [
-        f"+{key}=" for key, _ in scheme.options for stage in beside if key in stage.options and not stage.formats
-    ]:
-        raise UnsupportedError(
-            f"{scheme}: {', '.join(nowhere)} is about how embeddings are stored, searched or computed, which no file "
-            "of weights can hold; leave it out"
-        )
+    for stage in (stage for stage in STAGES.values() if stage.kind != "layers" and stage.in_(scheme)):
+        options = ", ".join(f"+{key}=" for key, _ in scheme.options if key in stage.options)
+        if options and model_format not in stage.formats:
+            other = f"use --format {' or '.join(stage.formats)}, or " if stage.formats else ""
+            raise UnsupportedError(
+                f"{scheme}: {options} is about {stage.what}, which {model_format} cannot hold; {other}leave it out"
+            )
     if scheme.activation_bits is not None or scheme.query_only:
         option = "+query" if scheme.query_only else f"A{scheme.activation_bits}"
         raise UnsupportedError(
@@ -110,7 +104,7 @@ def check_savable(scheme: Scheme, model_format: str = "safetensors") -> None:
 
 
 def files_of(folder: Path) -> dict[str, int]:
-    """All files below a folder: path in it, with forward slashes, to its size in bytes."""
+    """Map all files below a folder, by path with forward slashes, to their sizes in bytes."""
     return {
         file.relative_to(folder).as_posix(): file.lstat().st_size
         for file in sorted(folder.rglob("*"))
@@ -119,9 +113,9 @@ def files_of(folder: Path) -> dict[str, int]:
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """Digests of the files below a folder that decide what a model computes, by path; 32 hex digits each.
+    """Compute the digests of the files that decide the outputs of a model, by path; 32 hex digits each.
 
-    The graph of an ONNX folder is not among them, it has a digest of its own.
+    The ONNX graph is not among them, as it has a digest of its own.
     """
     names = (name for name in files_of(folder) if not name.startswith("onnx/") and name != RECORD)
     return {name: _digest(folder / name) for name in names if name.endswith((*_WEIGHTS, *_SETTINGS))}
@@ -132,12 +126,12 @@ def _digest(file: Path) -> str:
         with open_file(file) as opened:
             stream: Any = opened
             return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    except (OSError, ValueError):  # a pipe or a device may never end
+    except (OSError, ValueError):  # a pipe or a device might never end
         return ""
 
 
 def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
-    """Refuse a candidate whose weights or settings are not the ones that were written with its `scheme.json`."""
+    """Refuse a candidate whose weights or settings are not those that were written with its `scheme.json`."""
     wanted = record.get("weights")
     if wanted is None:  # not recorded by the version that wrote it
         return
@@ -152,12 +146,12 @@ def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def is_candidate_folder(folder: Path) -> bool:
-    """Whether what lies there is a saved candidate, of any format and version."""
+    """Say whether a folder is a saved candidate of any format and version."""
     return Candidate.peek(folder / RECORD) is not None
 
 
 def model_format(folder: Path) -> str:
-    """The format of the candidate that lies there, as its record says; empty for anything else."""
+    """Return the format of the candidate in a folder, as its record says; empty if there is none."""
     return str((Candidate.peek(folder / RECORD) or {}).get("model_format", ""))
 
 

@@ -1,4 +1,4 @@
-"""The tensors in a model's safetensors files: names, types and shapes from their heads, read without torch."""
+"""Names, types and shapes of the tensors in safetensors files, read from their headers without torch."""
 
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -13,22 +13,22 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.records import open_file, read_json
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-"""Types that hold weights as they are; a code has any other."""
+"""Types of weights that are not quantized; codes have other types."""
 WEIGHTS = "model.safetensors"
 _MAX_INDEX = 100_000_000
-"""Bytes of an index of shards."""
+"""Most bytes of an index of shards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """A tensor in a file: its type, e.g. F16 or I32, and its shape."""
+    """A tensor in a file: its type, such as F16 or I32, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def n_bytes(self) -> int:
-        """The bytes that it takes."""
+        """Its size in bytes."""
         width = re.search(r"\d+", self.dtype)  # as in I32 and F8_E4M3
         return -(-prod(self.shape) * (8 if width is None else int(width[0])) // 8)  # BOOL has none
 
@@ -37,7 +37,7 @@ class StoredTensor:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """The tensors of a model folder by name, read from the heads of its files."""
+    """Read the tensors of a model folder, by name, from the headers of its files."""
     files = weight_files(folder, WEIGHTS)
     if not files:
         raise UnsupportedError(
@@ -49,7 +49,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 @contextmanager
 def opened_tensors(folder: Path) -> Iterator[Callable[[str], Any]]:
-    """A reader of the tensors in a model folder by name, as torch has them; open inside."""
+    """Inside, yield a function that reads a tensor of a model folder by name, for torch."""
     from safetensors import safe_open  # noqa: PLC0415 -- an optional package
 
     with ExitStack() as stack:
@@ -59,7 +59,7 @@ def opened_tensors(folder: Path) -> Iterator[Callable[[str], Any]]:
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The file of that name in a folder, or the shards that its index lists; empty if neither."""
+    """Return the file of that name in a folder, or the shards that its index lists; empty if neither exists."""
     if (folder / name).is_file():  # transformers, too, looks for it first
         return [folder / name]
     index = folder / f"{name}.index.json"
@@ -76,7 +76,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
 
 
 def read_head(file: Path) -> dict[str, StoredTensor]:
-    """The tensors of a safetensors file by name, as its head tells them; UnsupportedError if it is damaged."""
+    """Read the tensors of a safetensors file, by name, from its header; UnsupportedError if it is damaged."""
     from safetensors import SafetensorError, safe_open  # noqa: PLC0415 -- as above
 
     try:
@@ -95,7 +95,7 @@ def read_head(file: Path) -> dict[str, StoredTensor]:
 def check_stored(
     name: str, tensor: StoredTensor | None, dtypes: Collection[str], size: int | tuple[int, ...] | None = None
 ) -> None:
-    """Refuse a tensor that is missing, or of another type, shape or number of elements than libraries write."""
+    """Refuse a tensor that is missing or has another type, shape or number of elements than expected."""
     if tensor is None or tensor.dtype not in dtypes or size not in {None, tensor.shape, prod(tensor.shape)}:
         wanted = f"{' or '.join(sorted(dtypes))}{'' if size is None else f' of {size}'}"
         raise UnsupportedError(

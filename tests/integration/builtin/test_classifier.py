@@ -15,11 +15,11 @@ from quantdrift.asking.opening import before_head
 from quantdrift.base.errors import ScoreError, UnsupportedError
 from quantdrift.builtin.classifier.work import load_classifier
 from quantdrift.candidate.pair import QuantizedPair
-from quantdrift.models.files.kinds import is_classifier
+from quantdrift.models.files.kinds import classifier_kind
 from quantdrift.models.files.named import ModelSource, resolve
 from quantdrift.models.heads import find_head
 from quantdrift.models.layers import find_linears
-from quantdrift.spec.grammar import Spec, parse_scheme
+from quantdrift.spec.grammar import parse_scheme
 from support.classifier_samples import (
     CPU,
     IMAGE_MODELS,
@@ -111,18 +111,16 @@ def test_what_goes_into_a_head_times_the_head_is_the_logits(tmp_path: Path) -> N
         sees_tokens.encode(TEXTS, "input", 2)
 
 
-def test_a_head_of_two_layers_reads_what_goes_into_its_first(tmp_path: Path) -> None:
-    """Of RoBERTa the first token, as transformers gives it."""
-    classifier = loaded(tmp_path, "roberta")
-    spec = Spec(model="roberta", scheme=parse_scheme("W3"))
-    before, head = before_head(spec.model, classifier, QuantizedPair([classifier.module], spec.scheme))
-    module: Any = classifier.module
-    with torch.no_grad():
-        first = module.roberta(**classifier.prepare(list(TEXTS))).last_hidden_state[:, 0]
+def test_only_a_linear_head_is_searched_by_its_input(tmp_path: Path) -> None:
+    scheme = parse_scheme("W3")
+    classifier = loaded(tmp_path, "bert")
+    before, head = before_head("bert", classifier, QuantizedPair([classifier.module], scheme))
     vectors = before.encode(TEXTS, "input", len(TEXTS))
-    assert close(vectors, first)
     assert close(head.logits(vectors), classifier.encode(TEXTS, "input", len(TEXTS)))
     assert close(head.graph(torch.from_numpy(vectors)).detach(), head.logits(vectors))
+    deep = loaded(tmp_path, "roberta")
+    with pytest.raises(UnsupportedError, match="roberta"):
+        before_head("roberta", deep, QuantizedPair([deep.module], scheme))
 
 
 def test_texts_beyond_the_limit_are_cut(tmp_path: Path) -> None:
@@ -149,7 +147,7 @@ def test_a_cross_encoder_keeps_its_head_and_is_refused_as_a_classifier(tmp_path:
     model.save_pretrained(str(tmp_path / "cross"))
     for folder in ("plain", "cross"):
         source = resolve(str(tmp_path / folder))
-        assert is_classifier(source)
+        assert classifier_kind(source)
         with pytest.raises(UnsupportedError, match="quantdrift run --s"):
             load_classifier(source, device=CPU)
 

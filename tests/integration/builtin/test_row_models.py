@@ -108,12 +108,12 @@ def test_the_record_says_how_rows_are_kept(name: str, scheme: str, record: dict[
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("ROOT/multi/model@fp+index=Flat", "this is done to vectors, and this model makes token vectors"),
-        ("ROOT/multi/model@fp+terms=9", "this is done to weights of terms, and this model makes token vectors"),
-        ("ROOT/sparse/model@fp+pool=2", "this is done to token vectors, and this model makes weights of terms"),
-        ("TINY@fp+pool=2", "this is done to token vectors, and this model makes vectors"),
+        ("ROOT/multi/model@fp+index=Flat", "applies to vectors, and this model makes token vectors"),
+        ("ROOT/multi/model@fp+terms=9", "applies to weights of terms, and this model makes token vectors"),
+        ("ROOT/sparse/model@fp+pool=2", "applies to token vectors, and this model makes weights of terms"),
+        ("TINY@fp+pool=2", "applies to token vectors, and this model makes vectors"),
         ("ROOT/sparse/model@fp+emb=binary", "keeps signs, and weights of terms have none; expected int8 or fp16"),
-        ("ROOT/multi/model@fp+emb=int8+rescore=4", "this is done to vectors, and this model makes token vectors"),
+        ("ROOT/multi/model@fp+emb=int8+rescore=4", "applies to vectors, and this model makes token vectors"),
         ("ROOT/multi/model@fp+dim=8", r"\+dim= shortens one vector an input"),
         ("ROOT/multi/model@W3.5-rtn+gap", "compares by maxsim of several; expected one width for all layers"),
     ],

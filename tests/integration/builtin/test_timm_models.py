@@ -14,7 +14,7 @@ from torch import nn
 from quantdrift.asking.opening import before_head
 from quantdrift.builtin.classifier.work import load_classifier
 from quantdrift.candidate.pair import QuantizedPair
-from quantdrift.models.files.kinds import is_classifier
+from quantdrift.models.files.kinds import classifier_kind
 from quantdrift.models.files.named import resolve
 from quantdrift.spec.grammar import parse_scheme
 from support.classifier_samples import CPU, close, images
@@ -45,7 +45,7 @@ def test_a_model_of_timm_is_loaded_with_its_own_preprocessing(name: str, timm: A
             nn.init.normal_(parameter, std=0.3)
     timm.models.save_for_hf(model, tmp_path, model_args=SIZES, safe_serialization=True)
     source = resolve(str(tmp_path))
-    assert is_classifier(source)
+    assert classifier_kind(source)
     classifier = load_classifier(source, device=CPU)
     assert (classifier.takes, len(classifier.classes)) == ("image", 3)
     transform = timm.data.create_transform(**timm.data.resolve_data_config({}, model=model))

@@ -19,7 +19,7 @@ from quantdrift.builtin.onnx.saving import States, export_graph, save_graph
 from quantdrift.builtin.sentence.work import SentenceEncoder, load_encoder
 from quantdrift.candidate.checkpoint import StoredCandidate, load_checkpoint
 from quantdrift.models.bits import BitsReport
-from quantdrift.models.files.checkpoint import find_checkpoint, full_precision
+from quantdrift.models.files.checkpoint import find_checkpoint, full_precision_source
 from quantdrift.models.files.named import resolve
 from support.candidate_samples import TEXTS, bert, save_backbone, tokenizer
 
@@ -123,15 +123,8 @@ def test_a_folder_with_modules_json_pools_as_it_says(reference: SentenceEncoder,
     assert any("differ in pooling" in note for note in loaded.notes)
 
 
-@pytest.mark.parametrize(
-    ("output", "pooled", "said"),
-    [
-        ("sentence_embedding", True, "its sentence_embedding is used as it is"),
-        ("output_0", True, "output_0 of model.onnx is read by its shape, [batch, hidden]: an embedding"),
-        ("output_0", False, "output_0 of model.onnx is read by its shape, [batch, sequence, hidden]: the states"),
-    ],
-)
-def test_outputs_and_inputs(reference: SentenceEncoder, tmp_path: Path, output: str, pooled: bool, said: str) -> None:
+@pytest.mark.parametrize(("output", "pooled"), [("sentence_embedding", True), ("token_embeddings", False)])
+def test_outputs_and_inputs(reference: SentenceEncoder, tmp_path: Path, output: str, pooled: bool) -> None:
     model = samples.graph(output=output, pooled=pooled, ids="int32")
     folder = samples.folder(tmp_path, model=model)
     loaded = load(folder, reference)
@@ -139,7 +132,13 @@ def test_outputs_and_inputs(reference: SentenceEncoder, tmp_path: Path, output: 
     wanted = samples.states(file, TEXTS)[0] if pooled else samples.pooled(file, TEXTS)
     np.testing.assert_allclose(embed(loaded), wanted, atol=2e-6)
     assert bool(abs(np.linalg.norm(wanted[0]) - 1) > 0.1) is pooled  # no normalization was put behind it
-    assert any(said in note for note in loaded.notes)
+    assert any("sentence_embedding" in note for note in loaded.notes) is pooled
+
+
+def test_an_output_of_another_name_is_refused(reference: SentenceEncoder, tmp_path: Path) -> None:
+    folder = samples.folder(tmp_path, model=samples.graph(output="output_0"))
+    with pytest.raises(UnsupportedError, match="output_0"):
+        load(folder, reference)
 
 
 def test_positions_and_token_types_are_fed(reference: SentenceEncoder, plain: Path, tmp_path: Path) -> None:
@@ -230,7 +229,7 @@ def test_what_cannot_be_fed_or_read_is_refused(reference: SentenceEncoder, tmp_p
         with pytest.raises(UnsupportedError, match=text):
             load(folder, reference)
     with pytest.raises(UnsupportedError, match="candidate only"):
-        full_precision(str(folder))
+        full_precision_source(str(folder))
 
 
 def outside(model: Any, location: str, **more: str) -> Any:
@@ -254,11 +253,11 @@ def outside(model: Any, location: str, **more: str) -> Any:
         ("*/_ORT_MEM_ADDR_/*", {"offset": "94000000000000"}, "not in its folder"),
         ("missing", {}, "no such file"),
         ("link", {}, "no such file"),
-        ("data", {"offset": "1"}, "behind its end"),
-        ("data", {"offset": "-4"}, "behind its end"),
-        ("data", {"length": "99999999999"}, "behind its end"),
+        ("data", {"offset": "1"}, "beyond its end"),
+        ("data", {"offset": "-4"}, "beyond its end"),
+        ("data", {"length": "99999999999"}, "beyond its end"),
         ("data", {"length": "8"}, "has 8 bytes, expected"),
-        ("data", {"offset": "many"}, "behind its end"),
+        ("data", {"offset": "many"}, "beyond its end"),
     ],
 )
 def test_weights_that_lie_elsewhere_are_refused(tmp_path: Path, location: str, more: dict[str, str], text: str) -> None:

@@ -20,7 +20,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.builtin.hqq.reading import SETTINGS, unpacked
 from quantdrift.candidate.checkpoint import load_checkpoint
 from quantdrift.evidence import perturbation
-from quantdrift.models.files.checkpoint import find_checkpoint, full_precision
+from quantdrift.models.files.checkpoint import find_checkpoint, full_precision_source
 from support.candidate_samples import tiny
 from support.versus_samples import run_two, with_weights
 
@@ -174,4 +174,4 @@ def test_shards_may_part_a_layer(honest: Path, tmp_path: Path) -> None:
 
 def test_it_can_be_the_candidate_only(honest: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"hqq.* quantdrift run"):
-        full_precision(str(honest))
+        full_precision_source(str(honest))

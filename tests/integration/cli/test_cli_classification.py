@@ -131,10 +131,9 @@ def both_ways(quantdrift: Run, model: Path, scheme: str, data: Path) -> None:
     quantdrift("study", "run", "study.yaml", "--out", "both")
 
 
-@pytest.mark.parametrize("model", ["bert", "roberta"])  # a linear head, and one of two layers
-def test_a_classifier_is_searched_by_what_goes_into_its_head(quantdrift: Run, place: Path, model: str) -> None:
-    measured = json.loads(quantdrift("run", f"ROOT/{model}@W3", "--data", "ROOT/kinds", "--json"))
-    both_ways(quantdrift, place / model, "W3", place / "kinds")
+def test_a_classifier_is_searched_by_what_goes_into_its_head(quantdrift: Run, place: Path) -> None:
+    measured = json.loads(quantdrift("run", "ROOT/bert@W3", "--data", "ROOT/kinds", "--json"))
+    both_ways(quantdrift, place / "bert", "W3", place / "kinds")
     runs = [read_run(file.parent) for file in Path("both").rglob("run.json")]
     (classes,) = (run for run in runs if run.record["settings"]["reading"] == "logits")
     assert (len(runs), classes.record["metrics"]["flip@1"]) == (2, measured["metrics"]["flip@1"])

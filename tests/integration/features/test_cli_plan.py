@@ -66,7 +66,7 @@ def test_what_cannot_be_planned_is_refused(quantdrift: Run) -> None:
     assert "has no paired test" in quantdrift(*LINE, "-m", "separation", code=2)
     assert "--pilot" in quantdrift("gate", "--plan", "TINY@W3", "--data", "ROOT/data", "--pilot", "5", code=2)
     for rule in ("flip@1 [german] no worse", "flip@1 <= 0.2"):
-        assert "expected a comparison of all inputs" in quantdrift(*LINE, "-r", rule, code=2)
+        assert "expected a comparison on all inputs" in quantdrift(*LINE, "-r", rule, code=2)
     assert not Path("quantdrift-runs").exists()
 
 

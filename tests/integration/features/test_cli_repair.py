@@ -119,7 +119,7 @@ def test_what_can_be_typed_next_makes_what_was_measured(tmp_path: Path) -> None:
     assert lines[2] == f"{made} --task T --split dev --dtype bfloat16"
     assert lines[3].endswith("quantdrift route r")
     assert command._next(parse("minilm@W4"), told, options, classes=True)[2] == f"{made} --dtype bfloat16"
-    assert "the plain scheme changes fewest answers" in command._verdict(told)[0]
+    assert "the plain scheme" in command._verdict(told)[0]
 
 
 @pytest.mark.parametrize(("scheme", "classes"), [("W4A8", False), ("W4-gptq", True), ("W4-rtn", None)])
@@ -144,7 +144,7 @@ def test_what_quantize_refuses_is_not_advised(scheme: str, classes: bool | None,
 def test_two_queries_are_too_few(quantdrift: Run, tmp_path: Path) -> None:
     write_beir_folder(tmp_path / "few", numbered("q", WORDS[:2]), numbered("c", WORDS[:9]))
     error = quantdrift("repair", "TINY@W3-g32", "--data", "few", code=2)
-    assert "repair chooses by one half of the held-out inputs and counts on the other; got 1 input" in error
+    assert "one half of the held-out inputs" in error
 
 
 @pytest.mark.slow
@@ -164,8 +164,8 @@ def test_thorough_builds_on_every_group_size_and_on_widths_by_gap(quantdrift: Ru
     [
         (("TINY@W3.5+gap",), "its bits are chosen by layer already; expected the plain scheme"),
         (("TINY@W4", "--quantizers", "rtn,gtpq"), "--quantizers 'gtpq': expected names of rtn"),
-        (("TINY@W4", "--out", "my out"), "--out my out: specs name a file in it; expected no spaces, '+' and '@'"),
-        (("TINY@W4", "--bits", "4"), "takes 4.16312 bits a linear weight, scales counted, and 4 are allowed"),
+        (("TINY@W4", "--out", "my out"), "--out my out: expected no spaces, '+' and '@'"),
+        (("TINY@W4", "--bits", "4"), "takes 4.16312 bits per linear weight"),
     ],
 )
 def test_bad_input_is_one_line(args: tuple[str, ...], message: str, quantdrift: Run) -> None:

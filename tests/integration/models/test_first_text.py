@@ -67,9 +67,9 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "another task": (says(SETTINGS, transformer_task="text-generation"), "cannot be loaded.*last_hidden_state"),
     "no pad token": (without_pad, "cannot be loaded.*padding token"),
     "chunks": (says("config.json", chunk_size_feed_forward=7), "asks for 7 as chunk_size_feed_forward"),
-    "cut above the positions": (text(max_length=200), "texts of 200 tokens made; expected 48"),
-    "padded above the positions": (text(max_length=200, padding="max_length"), "texts of 200 tokens made"),
-    "padded to millions": (text(max_length=10**7, padding="max_length"), "texts of 10,000,000 tokens made"),
+    "cut above the positions": (text(max_length=200), "texts of 200 tokens; expected at most 48"),
+    "padded above the positions": (text(max_length=200, padding="max_length"), "texts of 200 tokens"),
+    "padded to millions": (text(max_length=10**7, padding="max_length"), "texts of 10,000,000 tokens"),
     "a prompt of megabytes": (
         says("config_sentence_transformers.json", prompts={"query": "a" * 10**7}),
         "at most 65536",

@@ -88,7 +88,7 @@ KEY = Key(value="sk-proj-Zk3_9dQwX7vLr2TbYh5NcMa8", variable="V")
         (endless(b"200 OK\r\nx-long: ", b"a", 0.02), "gave no answer within 0.2 s (8 attempts)"),
         (endless(b"200 OK" + CHUNKED, chunk(b" " * 9999)), "the answer is larger than 1,000,000 bytes"),
         (endless(b"418 No" + CHUNKED, chunk(b"no, no " * 999)), "answered HTTP 418 (no, no no"),
-        (lambda r: r.reply(200, gzip.compress(bytes(9**8)), content_encoding="gzip"), "packs its answer"),
+        (lambda r: r.reply(200, gzip.compress(bytes(9**8)), content_encoding="gzip"), "compresses its answer"),
         (lambda r: r.reply(200, b"[" * 10**5), "got [[[["),
         (endless(b"200 OK\r\nx: ", b"a" * 10**6), "broke off: "),
     ],

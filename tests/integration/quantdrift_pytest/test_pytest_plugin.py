@@ -118,7 +118,7 @@ def test_what_is_asked_wrongly_is_told_early(suite: pytest.Pytester, measurement
         "nothing": ") # nothing is asked of the run",
         "baseline": 'baseline="no.json") # no.json does not exist. Write it with pytest --quan',
         "alone": 'rules=["flip@1 no worse by 0.1"]) # needs a baseline, such as',
-        "slice": 'rules=["flip@1 [milc] <= 0.1"], slices={"milk": "milk-*"}) # on a slice that is not known',
+        "slice": 'rules=["flip@1 [milc] <= 0.1"], slices={"milk": "milk-*"}) # names an unknown slice',
     }
     lines = ["from quantdrift_pytest import assert_drift"]
     for name, call in asked.items():

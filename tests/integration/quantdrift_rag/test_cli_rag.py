@@ -51,4 +51,4 @@ def test_without_a_generator_nothing_is_asked(tmp_path: Path) -> None:
     run = write_search(tmp_path / "W4", write_world(tmp_path), REFERENCE)
     code, out, err = cli("rag", run)
     assert (code, out, err.strip().count("\n")) == (2, "", 0)
-    assert "expected what answers" in err
+    assert "expected a generator" in err

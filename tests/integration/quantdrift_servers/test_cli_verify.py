@@ -65,7 +65,7 @@ def test_what_quantize_wrote_is_equal(place: Path) -> None:
     assert (found["verdict"], found["difference"], found["others"]) == ("equal", 0, [])
     assert found["n"] == 64
     assert found["to_reference"] > 0  # bits did change something
-    assert "equal: w4, held against ./tiny@W4-g64-rtn" in said("w4")[1]
+    assert "equal: w4, compared with ./tiny@W4-g64-rtn" in said("w4")[1]
     found = verified("w4", "--data", str(place / "data"))
     assert (found["verdict"], found["n"]) == ("equal", 51)  # a third of 64 are queries, and there are 30 documents
 
@@ -94,7 +94,7 @@ def test_one_layer_that_is_changed_is_named(saved: Path, tmp_path: Path) -> None
     assert found["others"][0]["difference"] == pytest.approx(0.01, rel=1e-4)
     code, out, _ = said(folder)
     assert code == 1
-    assert f"weights of 1 of {len(found['parts'])} modules are others" in out
+    assert f"weights of 1 of {len(found['parts'])} modules differ" in out
 
 
 def test_a_row_that_no_text_needs(saved: Path, tmp_path: Path) -> None:

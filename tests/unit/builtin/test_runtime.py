@@ -5,8 +5,8 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from quantdrift.asking.measure import measure
 from quantdrift.asking.opening import search_of
+from quantdrift.asking.run import measure
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Silent
 from quantdrift.builtin.sentence.work import load_encoder

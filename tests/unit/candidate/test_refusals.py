@@ -3,14 +3,10 @@
 import json
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.candidate import refusals
 from support.beir_folder import write_beir_folder
 
 REPORT = """
@@ -61,7 +57,6 @@ def test_what_needs_no_model_is_refused_before_torch_is_loaded() -> None:
         "run minilm@W4+query --data classes": "+query",
         "run ./nothing@W4 --data data": "nothing",
         "run minilm@W4 --data nowhere": "nowhere",
-        "run minilm@W4 --data data --device gpu": "calls a GPU cuda",
         "quantize minilm@W4A8 -o out": "A8",
         "allocate minilm@W3.5+gap+solver=best --data data": "solver",
         "allocate minilm@W3.5+gap --data nowhere": "nowhere",
@@ -70,26 +65,6 @@ def test_what_needs_no_model_is_refused_before_torch_is_loaded() -> None:
     }
     messages = refused(*expected)
     assert {command for command in expected if expected[command] not in messages[command]} == set()
-
-
-@pytest.mark.parametrize(
-    ("device", "built", "why"),
-    [
-        ("mps", "", "only a Mac"),
-        ("cuda:1", "cuda: Optional[str] = None\nhip: Optional[str] = None", "is built without it"),
-        ("cuda", "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None", "no NVIDIA driver"),
-        ("cuda", "cuda: Optional[str] = None\nhip: Optional[str] = '7.0'", None),  # AMD's
-    ],
-)
-def test_a_device_that_cannot_be_there_is_refused_by_what_the_files_of_torch_say(
-    device: str, built: str, why: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "version.py").write_text(f"__version__ = '2.13.0'\n{built}\n", encoding="utf-8")
-    monkeypatch.setattr(refusals, "find_spec", lambda _: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
-    monkeypatch.setattr(refusals, "_loads", lambda _: False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    with nullcontext() if why is None else pytest.raises(UnsupportedError, match=why):
-        refusals.check_device(device)
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_torch_is_loaded() -> None:

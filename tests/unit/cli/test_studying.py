@@ -17,9 +17,9 @@ def test_what_is_left_goes_by_the_cells_that_are_done(monkeypatch: pytest.Monkey
     monkeypatch.setattr(studying.time, "monotonic", lambda: now[0])
     notes: list[str] = []
     monkeypatch.setattr(studying, "note", notes.append)
-    display = studying.Display(3, quiet=False)
+    announce = studying.announcer(3)
     for name, clock in (("a", 0.0), ("b", 10.0), ("c", 40.0)):
         now[0] = clock
-        display.announce(cell(name))
+        announce(cell(name))
     assert "left" not in notes[0]
     assert [line.rpartition("; ")[2] for line in notes[1:]] == ["about 20 s left", "about 20 s left"]

@@ -145,7 +145,7 @@ BROKEN_JUDGEMENTS = {
         ({"queries": "\n \n"}, r"queries\.jsonl is empty; at least one line"),
         ({"qrels": "q1\t1\td1\nq2\td2\t1\n"}, r"test\.tsv, line 1: .*whole number; got 'd1'"),
         ({"qrels": "query-id\tcorpus-id\tscore\n"}, r"test\.tsv holds no judgement"),
-        ({"qrels": "d1\tq1\t1\nd2\tq2\t1\n"}, r"test\.tsv: no judgement .* both there"),
+        ({"qrels": "d1\tq1\t1\nd2\tq2\t1\n"}, r"test\.tsv: no judgement names"),
         ({"qrels": "q1\td1\t0\nq2\td2\t-1\n"}, r"test\.tsv: no query has a judgement above 0"),
     ],
 )
@@ -202,11 +202,11 @@ def test_a_damaged_gzip_file(write: Write) -> None:
     [
         ({"queries": ("a",)}, r"dataset 'two', query ids: .*got \[2, 1\]"),
         ({"query_ids": (), "queries": ()}, r"query ids: .*at least one"),
-        ({"document_ids": ("d1", "d1")}, r"document ids: every id must be unique; twice there is d1"),
+        ({"document_ids": ("d1", "d1")}, r"document ids: every id must be unique; d1"),
         ({"documents": ("c", None)}, r"the text of document 'd2' must be a string; got NoneType"),
         ({"queries": ("a", "\ud83d")}, r"the text of query 'q2' holds half of a surrogate pair"),
         ({"qrels": {"q1": {"d1": 0.5}}}, r"every grade in qrels must be an integer"),
-        ({"qrels": {"x": {"y": 1}}}, r"no judgement names a query and a document"),
+        ({"qrels": {"x": {"y": 1}}}, r"no judgement names"),
     ],
 )
 def test_parts_that_do_not_fit(changes: dict[str, object], message: str) -> None:

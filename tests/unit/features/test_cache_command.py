@@ -68,7 +68,7 @@ def test_a_cache_that_is_off_holds_nothing_and_clears_nothing(tmp_path: Path, mo
     mine.write_text("a folder that happens to have that name")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QUANTDRIFT_CACHE", "off")
-    assert lines_of("--clear") == ["nothing is kept: QUANTDRIFT_CACHE is off"]
+    assert lines_of("--clear") == ["the cache is off: QUANTDRIFT_CACHE"]
     assert mine.exists()
 
 
@@ -87,7 +87,7 @@ def test_what_is_not_ours_stays_and_is_said(kept: Path) -> None:
     left = {path: path.read_text() for path in kept.rglob("*") if path.is_file()}
     assert left == {**others, kept / "mine.txt": "not of quantdrift"}
     assert shown[0].startswith("deleted 1 embedding files, 1.0 MB in ")
-    assert shown[0].endswith("; left 3 other files")
+    assert shown[0].endswith("; left 3 other files alone")
 
 
 def test_a_folder_that_is_a_link_is_followed(kept: Path, tmp_path: Path) -> None:
@@ -96,14 +96,14 @@ def test_a_folder_that_is_a_link_is_followed(kept: Path, tmp_path: Path) -> None
     (kept / "embeddings").symlink_to(elsewhere)
     (kept / "codes" / "link").symlink_to(elsewhere)  # not ours: never followed
     shown = lines_of("--clear")
-    assert shown[0] == f"deleted 1 embedding files, 1.0 MB in {kept / 'embeddings'}; left 1 other file"
+    assert shown[0] == f"deleted 1 embedding files, 1.0 MB in {kept / 'embeddings'}; left 1 other file alone"
     assert [path.name for path in elsewhere.rglob("*")] == ["mine.txt"]
     assert (kept / "embeddings").is_symlink()
 
 
 def test_what_a_run_is_writing_stays_for_a_while(kept: Path) -> None:
     key = key_of(kind="unfinished")
-    names = [f"embeddings/{key[:2]}/{key}{end}" for end in (".partial.npy", ".done", ".lock")]
+    names = [f"embeddings/{key[:2]}/{key}{end}" for end in (".0.npy", ".1.npy", ".lock")]
     parts = [kept / name for name in (*names, f"probes/{key[:2]}/.{key}.npz.partial-0123abcd")]
     for path in parts:
         path.parent.mkdir(parents=True, exist_ok=True)

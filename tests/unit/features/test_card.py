@@ -74,7 +74,7 @@ def test_names_from_outside_are_text_wherever_they_stand(tmp_path: Path) -> None
 def test_a_card_is_of_one_model_and_each_run_counts_once(tmp_path: Path) -> None:
     run = written(tmp_path / "a")
     other = {"name": "other", "fingerprint": "other"}
-    with pytest.raises(RunError, match="a card is of one model"):
+    with pytest.raises(RunError, match="runs of one model"):
         card_of([run, written(tmp_path / "b", "W8-g128-rtn", model=other)])
     with pytest.raises(RunError, match="would count twice"):
         card_of([run, written(tmp_path / "c")])

@@ -59,7 +59,7 @@ def test_inputs_without_a_value_are_left_out():
     assert waterfall(values, ["weights", "index"], FLIP).n == 1
     nothing = waterfall({stages: np.array([np.nan]) for stages in values}, ["weights", "index"], FLIP)
     assert nothing.total.value is None
-    assert "Nothing can be told" in in_words([nothing], named="W4")[0]
+    assert "No shares" in in_words([nothing], named="W4")[0]
 
 
 def test_combinations():
@@ -99,5 +99,5 @@ def test_a_folder_is_read_only_if_every_combination_is_there(tmp_path):
             with pytest.raises(StudyError, match=message):
                 waterfalls_of(open_study(tmp_path / name))
     plain = study_of(tmp_path / "plain", models=("minilm",), schemes=SCHEMES, data=("cranfield",))
-    with pytest.raises(StudyError, match="no waterfall"):
+    with pytest.raises(StudyError, match="quantdrift waterfall wrote"):
         waterfalls_of(plain)

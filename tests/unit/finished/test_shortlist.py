@@ -60,7 +60,7 @@ def test_the_references_first_documents_are_taken_not_the_candidates(tmp_path: P
     ("made", "top", "message"),
     [
         ({"depth": 3}, 4, r"keeps 3 ranks.*--top 3, or make that run again with -k"),
-        ({"fingerprint": "00", "name": "other"}, 2, "of other data than small: data: small, there other"),
+        ({"fingerprint": "00", "name": "other"}, 2, "data small: data: small, there other"),
         ({"fingerprint": None}, 2, "no digest of its data"),
     ],
 )

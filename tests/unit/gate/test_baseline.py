@@ -75,9 +75,9 @@ def test_metrics_that_a_rule_compares_are_added() -> None:
 
 Damage = Callable[[dict[str, Any]], object]
 
-ROW = "input 'q7' has not its answers and a number per column"
+ROW = "input 'q7' needs its answers and a number"
 DAMAGES: list[tuple[Damage, str]] = [
-    (lambda c: c["columns"].pop(), "has not its answers and a number per column (8)"),
+    (lambda c: c["columns"].pop(), "needs its answers and a number"),
     (lambda c: c["inputs"]["q7"].pop(), ROW),
     (lambda c: c["columns"].pop(0), "columns are 'answers' and metrics"),
     (lambda c: c["columns"].__setitem__(1, "flop@1"), "did you mean flip@1"),

@@ -12,7 +12,6 @@ from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.formats import read_finished
 from quantdrift.gate.baseline import answer_of
 from quantdrift.gate.judge import gate, match, snapshot_for
-from quantdrift.gate.output import worst_table
 from quantdrift.gate.result import GateResult, Judgement, Verdict
 from quantdrift.gate.rules import parse_rule
 from quantdrift.gate.target import Target, target_of_diff
@@ -60,8 +59,8 @@ def test_a_mean_by_hand() -> None:
         (BOTH, (300, 30, 5), "fail", "shown to be worse by 0.03 or more"),
         (BOTH, (300, 14, 2), "fail", "shown to be worse; 0.03 or more is not ruled out"),
         (BOTH, (300, 5, 30), "pass", "shown to be no worse"),
-        (BOTH, (300, 12, 9), "underpowered", "too few inputs to tell: 300, and it takes about"),
-        (BOTH, (2000, 20, 5), "pass", "worse, but shown to be by less than the margin"),
+        (BOTH, (300, 12, 9), "underpowered", "too few inputs to tell: there are 300"),
+        (BOTH, (2000, 20, 5), "pass", "by less than the margin"),
         ("flip@1 no worse", (2000, 20, 5), "fail", "worse than the baseline"),
         # none worse and nine better: nine fair coins fall so once in 512, and four once in 16
         (BOTH, (72, 0, 9), "pass", "shown to be no worse"),
@@ -161,7 +160,7 @@ def test_what_one_side_does_not_hold() -> None:
     bare = replace(there, values={"flip@1": there.values["flip@1"]})
     result = gate(target(evidence(range(2))), rules("ndcg@10 no worse by 0.1"), bare)
     assert result.verdict == "incomparable"
-    assert "the baseline has no outcomes of this metric; write it anew with --update" in result.rules[0].reason
+    assert "has no outcomes of this metric" in result.rules[0].reason
     # what the run itself does not know is an error: writing the baseline anew would not help
     unlabelled = target(evidence(range(2), labels=False))
     result = gate(unlabelled, rules("ndcg@10 no worse by 0.1", "flip@1 no worse"), there)
@@ -170,19 +169,6 @@ def test_what_one_side_does_not_hold() -> None:
 
 
 SLICES = {"tens": ["q1?"], "rest": ["q?", "q[2-5]?"]}
-
-
-def test_where_rules_on_slices_fail_the_list_is_of_their_inputs() -> None:
-    run = target(evidence(range(10, 18)))
-    asked = rules("flip@1 [first] <= 0.1", "flip@1 <= 1")
-    slices = {"first": [f"q{row}" for row in range(16)]}
-    result = gate(run, asked, slices=slices)
-    assert [judgement.outcome for judgement in result.rules] == ["fail", "pass"]
-    assert {worst.input_id for worst in result.worst} == {f"q{row}" for row in range(10, 16)}
-    assert result.n_changed == 8
-    assert worst_table(result).title == "6 changed inputs of the slices that failed, the worst first"
-    whole = gate(run, [*asked, *rules("flip@1 <= 0")], slices=slices)
-    assert len(whole.worst) == 8
 
 
 def test_a_rule_on_a_slice_sees_its_inputs_only() -> None:

@@ -15,7 +15,6 @@ from quantdrift.gate import output
 from quantdrift.gate.result import GateResult
 from quantdrift.statistics.estimates import Estimate
 from support.gate_result_samples import BROKEN, FEW, LIMIT, NASTY, OTHER, UNDEFINED, WORSE, WORST, nasty, result
-from support.gate_samples import ones, rules, snapshot
 
 
 @pytest.mark.parametrize(
@@ -153,16 +152,3 @@ def test_the_ci_gets_summary_and_verdict(tmp_path: Path, capsys: pytest.CaptureF
     output.tell_ci({**environ, "GITHUB_STEP_SUMMARY": str(tmp_path)}, verdict="pass", code=0, summary="")
     assert "(GITHUB_STEP_SUMMARY): Is a directory" in capsys.readouterr().err
     assert told.read_text(encoding="utf-8").endswith("verdict=pass\nexit-code=0\n")
-
-
-def test_a_rule_is_beyond_reach_of_too_few_inputs() -> None:
-    """0.97^99 is below 0.05, and 0.95^90 below 0.01."""
-    lost = ones(120, [])
-    lost[50:] = np.nan
-    held = snapshot({"flip@1": ones(120, []), "gold_lost@10": lost, "served_relevance": np.ones(120)})
-    asked = rules("flip@1 no worse by 0.03", "gold_lost@10 no worse by 0.05", "flip@1 <= 0.1", "flip@1 no worse")
-    (line,) = output.beyond_reach(asked[:1], held.part(range(98)), alpha=0.05)
-    assert all(part in line for part in ("rests on 98 inputs", "it takes 99"))
-    (line,) = output.beyond_reach(asked[1:], held, alpha=0.01)
-    assert all(part in line for part in ("rests on 50 inputs", "it takes 90"))
-    assert output.beyond_reach(asked[:1], held.part(range(99)), alpha=0.05) == []

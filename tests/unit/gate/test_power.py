@@ -71,5 +71,5 @@ def test_what_has_no_value_says_why_and_others_are_refused() -> None:
     assert need.reason
     with pytest.raises(RunError, match=r"lacks 60 of the pilot's 120 inputs"):
         needed("flip@1 no worse by 0.05", unlabelled, target(evidence(range(5), n=60)))
-    with pytest.raises(RunError, match="not of the same"):
+    with pytest.raises(RunError, match="not comparable"):
         needed("flip@1 no worse by 0.05", unlabelled, target(evidence(range(5), n=120), model_fingerprint="others"))

@@ -1,19 +1,15 @@
 """The gaps of calibration inputs: by hand, in the reference's order, every text once; and what is kept of them."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from quantdrift.base.errors import DataError
-from quantdrift.measuring.problem import (
-    GapProblem,
-    classification_problem,
-    contenders_for,
-    draw_queries,
-    hold_out,
-    retrieval_problem,
-)
+from quantdrift.measuring.problem import GapProblem, contenders_for, draw_queries, hold_out
+from quantdrift.measuring.readings import Classes, Head, Search
+from quantdrift.models.inputs import Settings
 from quantdrift.scoring.similarity import Similarity
 from quantdrift.scoring.streamed import score_embeddings
 from support.worlds import Rower, rows_of
@@ -27,15 +23,10 @@ def problem_of(
     settings: Any = {"chosen": np.arange(len(queries)), "batch_size": 8, "n_contenders": 4, **options}
     encoder = Rower(lambda role, rows, size: vectors[role][rows])
     sides = {role: rows_of(role, len(x), lengths=np.arange(len(x)) * 7 % 5) for role, x in vectors.items()}
-    return retrieval_problem(
-        encoder,
-        sides["query"],
-        sides["document"],
-        tuple(vectors.values()),
-        similarity=similarity,
-        excluded=excluded,
-        **settings,
-    )
+    pair = SimpleNamespace(encoder=encoder, query_only=settings.pop("query_only", False))
+    flow: Any = SimpleNamespace(pair=pair, settings=Settings(batch_size=settings.pop("batch_size")))
+    search = Search(queries=sides["query"], documents=sides["document"], similarity=similarity, excluded=excluded)
+    return search.problem(flow, tuple(vectors.values()), **settings)
 
 
 QUERY = [[1.0, 0.0]]
@@ -104,7 +95,11 @@ def test_queries_that_are_held_out_are_never_drawn_and_one_text_is_on_one_side()
 def test_gaps_between_classes_by_hand() -> None:
     outputs = np.array([[1, 5, 3], [7, 0, 2]], dtype=np.float32)
     encoder, inputs = Rower(lambda _, rows, size: outputs[rows]), rows_of("train", 2)
-    problem = classification_problem(encoder, inputs, outputs, logits=lambda x: x, batch_size=1, n_contenders=4)
+    head = Head(classes=("a", "b", "c"), record={})
+    flow: Any = SimpleNamespace(
+        pair=SimpleNamespace(encoder=encoder), settings=Settings(batch_size=1), run=lambda *_: outputs
+    )
+    problem = Classes(inputs=inputs, train=inputs, head=head).problem(flow, (), np.arange(2), n_contenders=4)
     assert problem.valid.shape == (2, 2)  # as many as there are other classes
     assert problem.gaps(problem.outputs()).tolist() == [[2, 4], [5, 7]]
     moved = outputs + np.array([[0, 0, 3], [0, 6, 0]], dtype=np.float32)

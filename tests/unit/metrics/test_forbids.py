@@ -32,7 +32,7 @@ def test_embeddings_that_are_all_the_same_are_said(candidate: Embeddings, codes:
     data = drift(FULL, candidate, similarity=similarity).record["data"]
     assert data.get("forbids", {}).keys() == codes
     assert set(data.get("forbids", {}).values()) <= set(data["warnings"])
-    assert any("very same" in note for note in data["warnings"]) == bool(codes)
+    assert any("duplicates" in note for note in data["warnings"]) == bool(codes)
 
 
 def test_the_reference_too_and_scores_and_logits() -> None:

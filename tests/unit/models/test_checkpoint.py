@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import MissingExtraError, UnsupportedError
-from quantdrift.models.files.checkpoint import find_checkpoint, full_precision, nominal_bits, refuse_missing
+from quantdrift.models.files.checkpoint import find_checkpoint, full_precision_source, nominal_bits, refuse_missing
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "dataset": ["text"] * 9, "meta": None}
 
@@ -81,7 +81,7 @@ def test_a_pair_starts_at_full_precision(files: dict[str, Any], message: str, tm
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     name = str(tmp_path) if files else "org/repo:q4.gguf"
     with pytest.raises(UnsupportedError, match=message) as refused:
-        full_precision(name)
+        full_precision_source(name)
     assert f'quantdrift run "REFERENCE vs {name}"' in str(refused.value)
 
 
@@ -97,7 +97,7 @@ def test_settings_of_2023_are_read_from_the_file_that_held_them(tmp_path: Path) 
     checkpoint = find_checkpoint(str(folder))
     assert (checkpoint.method, nominal_bits(checkpoint.quantization)) == ("gptq", 4.0)
     with pytest.raises(UnsupportedError, match="quantized already"):
-        full_precision(str(folder))
+        full_precision_source(str(folder))
     folder_of(tmp_path, {"quant_method": "awq", "w_bit": 3})  # what config.json says comes first
     assert find_checkpoint(str(folder)).method == "awq"
 

@@ -201,15 +201,15 @@ def test_runs_that_cannot_be_asked_about_are_refused(data: Path, tmp_path: Path)
         questions_of(run, write_search(tmp_path / "W6", data, REFERENCE, fingerprint="others"))
     with pytest.raises(RunError, match="two runs are called W4"):
         questions_of(run, run)
-    with pytest.raises(RunError, match="keeps 3 ranks, of 4"):
+    with pytest.raises(RunError, match="3 ranks, not 4"):
         questions_of(write_search(tmp_path / "W5", data, REFERENCE, k=3), n_passages=4)
     with pytest.raises(RunError, match="no search"):
         questions_of(write_search(tmp_path / "W2", data, REFERENCE, kind="classification"))
     (data / "answers.jsonl").unlink()
-    with pytest.raises(DataError, match=r"has no answers\.jsonl; name a file"):
+    with pytest.raises(DataError, match=r"has no answers\.jsonl; give a file"):
         questions_of(run)
     (data / "corpus.jsonl").write_text('{"_id": "d0", "text": "other"}')
-    with pytest.raises(DataError, match=r"gone or changed .* --data"):
+    with pytest.raises(DataError, match=r"missing or changed .* --data"):
         questions_of(run)
 
 

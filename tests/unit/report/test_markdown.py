@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from quantdrift.finished.texts import Texts
 from quantdrift.report import run as of_run
 from quantdrift.report.markdown import markdown_of
 from quantdrift.report.page import Number, Page, Section, Step
-from quantdrift.show.tables import Grid
+from quantdrift.runs.changes import Changed
+from quantdrift.show.changes import changed_columns
+from quantdrift.show.tables import Grid, table
 from support.beir_folder import write_beir_folder
 from support.command_line import cli
 from support.gate_result_samples import NASTY
@@ -46,8 +49,8 @@ def test_a_run_says_how_many_changed_and_lists_the_worst_with_texts(tmp_path: Pa
     assert ["top-1 changes", "50.0 %", "95 %: 15.0 to 85.0"] in numbers
     assert [row[0] for row in changed[1:]] == ["q2: question 2", "q3: question 3"]
     assert changed[1][1:3] == [
-        "a: text a (relevant, rank 2 in the other)",
-        "b: text b (not relevant, rank 2 in the other)",
+        "a (8.0000, relevant, rank 2 in the candidate) text a",
+        "b (7.0000, not relevant, rank 2 in the reference) text b",
     ]
     assert changed[1][3] == "harmful, gap 1, separation 0.25"  # epsilon is 2: a fell by it and c rose
     assert page.count("<details>") == page.count("</details>") >= 1
@@ -73,14 +76,10 @@ def test_more_rows_than_a_comment_takes_are_counted() -> None:
 
 @pytest.mark.parametrize("name", [HOSTILE, *NASTY[:4]])
 def test_names_from_outside_are_text_wherever_they_stand(name: str) -> None:
-    entry = {"id": name, "text": name, "kind": "harmful", "before": 0, "after": 1, "was_right": True}
-    changed = {
-        "arms": [name, name],
-        "right": name,
-        "kinds": {},
-        "changed": [entry] * 12,
-        "items": [[name, name], [name, None]],
-    }
+    unknown = dict.fromkeys(("rank_before", "rank_after", "was_right", "is_right", "gap"))
+    change = Changed(input_id=name, before=name, after=name, **unknown)  # type: ignore[arg-type]
+    texts = Texts(told="", inputs={name: name}, items={name: name})
+    worst = table(changed_columns(texts, exact=True), [change] * 10, title=name)
     grid = Grid(head=["a", name], rows=[[name, name]], title=name, lines=[name])
     page = Page(
         kind="run",
@@ -93,15 +92,15 @@ def test_names_from_outside_are_text_wherever_they_stand(name: str) -> None:
         warnings=[name],
         numbers=[Number(label=name, value=name, note=name)],
         steps=[Step(text=name, command=f"quantdrift {name}")],
-        sections=[Section(name="a", title=name, grids=[grid], changed=changed)],
+        sections=[Section(name="a", title=name, grids=[grid])],
+        worst=worst,
     )
     text = markdown_of(page)
     check_clean(text)
     shown = rendered(text)
     assert not re.search(rf"<(?!/?(?:{OURS})\b)", shown)
     assert [len(row) for table in tables(shown) for row in table] == [3, 3, *[4] * 11, 2, 2]
-    assert "and 2 more" in shown
-    assert shown.count("<details>") == shown.count("</details>") == 1
+    assert shown.count("<details>") == shown.count("</details>") == 2
 
 
 def test_the_command_prints_it_or_writes_it_where_the_name_says_so(tmp_path: Path) -> None:

@@ -68,14 +68,14 @@ def test_a_run_that_was_killed_goes_on_after_its_last_whole_chunk(tmp_path: Path
     whole = EmbeddingStore(tmp_path).get("cd" * 20, order=order, encode=recorded, chunk=2)
     assert calls == [[0, 1], [4, 5]]
     assert same(whole, encoded(order))
-    assert [file.name[40:] for file in tmp_path.rglob("*.npy")] == [".all.npy"]  # one file is open, whatever the corpus
+    assert [file.name[40:] for file in tmp_path.rglob("*.npy")] == [".npy"]  # one file is open, whatever the corpus
 
 
 @pytest.mark.parametrize("lengths", [[2**62] * 4, [-1, 2, 0, 5], [1, 1, 1, 1]])
 def test_a_damaged_file_is_made_again(lengths: list[int], tmp_path: Path) -> None:
     store, order, key = EmbeddingStore(tmp_path), np.arange(4), "ef" * 20
     store.get(key, order=order, encode=encoded)
-    (kept,) = tmp_path.rglob("*.all.npy")
+    (kept,) = tmp_path.rglob("*.npy")
     with cache_file(kept) as place, place.open("wb") as file:
         np.save(file, np.array(lengths))
         np.save(file, np.zeros((6, 2), dtype=np.float32))

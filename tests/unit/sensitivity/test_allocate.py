@@ -1,5 +1,9 @@
 """Widths of models in which it is known by construction what matters, on searches and on classes."""
 
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +13,13 @@ from quantdrift.allocation.record import Allocation
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.progress import Silent
 from quantdrift.candidate.pair import QuantizedPair
-from quantdrift.sensitivity.allocate import allocate
+from quantdrift.measuring.readings import Search
+from quantdrift.models.store import EmbeddingStore
+from quantdrift.scoring.similarity import Similarity
+from quantdrift.sensitivity.allocate import allocate_for
 from quantdrift.spec.grammar import parse_scheme
 from support.sensitivity import setting_of
+from support.worlds import rows_of
 
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -39,7 +47,10 @@ class World:
     def allocate(self, scheme: str, **keep: int) -> Allocation:
         pair = QuantizedPair([self.model], parse_scheme(scheme), name="tiny")
         patterns = {f"*.{name}": width for name, width in keep.items()}
-        return allocate(pair, self.problem, ids=["x", "y", "z"], root=None, progress=Silent(), keep=patterns)[0]
+        flow: Any = SimpleNamespace(store=EmbeddingStore(None), progress=Silent())
+        reading = Search(queries=rows_of("query", 12), documents=None, similarity=Similarity.DOT)
+        with patch.object(Search, "problem", lambda *_: self.problem):
+            return allocate_for(flow, pair, reading, (), keep=patterns)[0]
 
     def widths(self, scheme: str, **keep: int) -> list[int]:
         return list(self.allocate(scheme, **keep).width_of.values())

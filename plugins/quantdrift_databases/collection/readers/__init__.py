@@ -1,1 +1,1 @@
-"""What reads collections: one kind a module, where it is no engine's module."""
+"""Readers of collections, one module for each kind that is not in the module of its engine."""

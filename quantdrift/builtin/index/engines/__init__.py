@@ -1,1 +1,1 @@
-"""Engines that search: one a module, which holds all that is known of it."""
+"""The built-in engines of approximate search, one for each module."""

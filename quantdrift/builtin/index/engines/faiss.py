@@ -1,4 +1,4 @@
-"""faiss: every index that its index_factory makes, and exhaustive search of the same codes."""
+"""faiss: the indexes of its index_factory, and exhaustive search of the same codes."""
 
 import re
 from collections.abc import Iterator
@@ -15,12 +15,10 @@ from quantdrift.builtin.index.engine import Engine, Order, read_numbers
 from quantdrift.scoring.indexes import Found, SearchIndex
 
 _LARGE = 1 << 28
-"""Numbers in an index beyond which its size is not told: it would be copied for that."""
+"""Numbers in an index above which its size is not reported, as that would copy it."""
 _ADVISED = 39
-"""Vectors for each centroid that faiss wants at least to train."""
+"""Fewest training vectors for each centroid that faiss advises."""
 _LIKE = ("HNSW32", "IVF64,Flat", "IVF64,PQ16", "PQ16", "SQ8", "RaBitQ", "Flat", "OPQ16,PQ16", "usearch")
-_LARGEST = 1 << 30
-"""Bytes that an index may take beside the codes of its documents, unless these are many."""
 _RANGES = {
     "OPQ": ((1, 1024), (1, 8192)),
     "PCA": ((1, 8192),),
@@ -31,8 +29,7 @@ _RANGES = {
     "PQ": ((1, 1024), (1, 16)),
     "RQ": ((1, 32), (1, 10)),
 }
-"""The least and the most that the numbers of a part may be: beyond them faiss reads and writes out of bounds, or ends
-Python, without an error."""
+"""Ranges of the numbers of each part; beyond them faiss reads out of bounds or ends Python, without an error."""
 _SEARCH = {
     "nprobe": (1, 1 << 20),
     "efSearch": (1, 1 << 16),
@@ -48,7 +45,7 @@ _GRAPH = rf"HNSW(?:\d+)?(?:_{_SCALAR}|_PQ\d+(?:x\d+)?|,Flat)?"
 _FACTORY = re.compile(
     rf"(?:(?:{_BEFORE}),){{,3}}(?:(?:IVF\d+(?:_HNSW\d+)?,)?(?:{_CODE})|{_GRAPH})(?:,(?:RFlat|Refine\((?:Flat|{_SCALAR})\)))?"
 )
-"""The factory strings that faiss is given: transforms, then lists and codes or a graph, then what rescores."""
+"""Factory strings that are passed to faiss: transforms, then lists and codes or a graph, then rescoring."""
 _NUMBERS = re.compile(rf"({'|'.join(_RANGES)})[WR]*(\d+)(?:[x_](\d+))?")
 
 
@@ -64,7 +61,6 @@ class Faiss(SearchIndex):
         n, dim = documents.shape
         metric = faiss.METRIC_L2 if self._euclidean else faiss.METRIC_INNER_PRODUCT
         with self._alone(f"+index={name} over {n:,} documents of {dim} dimensions"):
-            _refuse_large(name, n, dim)
             index = faiss.index_factory(dim, name, metric)
             self.notes = _told(_parts(faiss, index)[1], n, name)
             for part in _inside(faiss, index):
@@ -72,7 +68,7 @@ class Faiss(SearchIndex):
             index.train(documents)
             index.add(documents)
         self._index, self.n_docs, self._dim = index, n, dim
-        # training may have put other objects in place
+        # training may have replaced the objects
         self._chain, self._exact = _parts(faiss, index)
         plain = (faiss.IndexFlat, faiss.IndexIVFFlat)
         self.lossless = not self._chain and isinstance(self._exact, plain)
@@ -82,12 +78,12 @@ class Faiss(SearchIndex):
                 faiss.ParameterSpace().set_index_parameters(index, settings)  # type: ignore[arg-type]  # its stubs are wrong
 
     def search(self, queries: NDArray[Any], k: int) -> Found:
-        """What the index finds."""
+        """Search the index."""
         with self._alone("the search"):
             return Found(np.asarray(self._index.search(queries, min(k, self.n_docs))[1], dtype=np.int64))
 
     def scores(self, queries: NDArray[Any]) -> NDArray[np.float32]:
-        """Scores of all documents, by exhaustive search of the same codes."""
+        """Return the scores of all documents by exhaustive search of the same codes."""
         asked = queries
         for transform in self._chain:
             asked = transform.apply(asked)
@@ -96,8 +92,8 @@ class Faiss(SearchIndex):
             values, positions = self._exact.search(asked, self.n_docs, params=everywhere)
         if (positions < 0).any():
             raise UnsupportedError(
-                f"{type(self._exact).__name__} does not score every document, so that the loss of its codes cannot be "
-                "told from that of its search; expected another +index="
+                f"{type(self._exact).__name__} does not score every document, so the compression error cannot be "
+                "told from the search recall; expected another +index="
             )
         scores = np.empty(values.shape, dtype=np.float32)
         np.put_along_axis(scores, positions, values.astype(np.float32), axis=1)
@@ -115,7 +111,7 @@ class Faiss(SearchIndex):
 
     @contextmanager
     def _alone(self, what: str) -> Iterator[None]:
-        """Inside, one thread computes, and what faiss says is one line."""
+        """Compute in one thread, and turn faiss' errors into one line."""
         before = self._faiss.omp_get_max_threads()
         self._faiss.omp_set_num_threads(1)
         try:
@@ -128,7 +124,7 @@ class Faiss(SearchIndex):
 
 
 def _inside(faiss: Any, index: Any) -> Iterator[Any]:
-    """An index, and those that it is made of."""
+    """Yield an index and those that it consists of."""
     index = faiss.downcast_index(index)
     yield index
     for name in ("index", "base_index", "refine_index", "storage", "quantizer"):
@@ -137,7 +133,7 @@ def _inside(faiss: Any, index: Any) -> Iterator[Any]:
 
 
 def _parts(faiss: Any, index: Any) -> tuple[list[Any], Any]:
-    """Return the transforms of a query, and the index behind them whose exhaustive search is exact over the codes."""
+    """Return the transforms of a query, and the inner index whose exhaustive search is exact over the codes."""
     chain: list[Any] = []
     index = faiss.downcast_index(index)
     while True:
@@ -155,10 +151,10 @@ def _parts(faiss: Any, index: Any) -> tuple[list[Any], Any]:
 
 
 def _seeded(index: Any, seed: int | None, settings: str | None) -> None:
-    """Let an index train on few vectors without a word on standard error (a note says it), and not longer than needed.
+    """Seed an index, let it train on few vectors without a warning (a note says it), and skip polysemous training.
 
-    Polysemous training renumbers the centroids of a product quantizer, for a search that compares codes by their bits
-    (+search=ht=N). It takes a second or two for each part of a vector, and no other search finds anything else by it.
+    That renumbers the centroids of a product quantizer for a search that compares codes by their bits (+search=ht=N).
+    It takes a second or two for each part of a vector, and no other search depends on it.
     """
     if hasattr(index, "do_polysemous_training") and "ht=" not in (settings or ""):
         index.do_polysemous_training = False
@@ -172,7 +168,7 @@ def _seeded(index: Any, seed: int | None, settings: str | None) -> None:
 
 
 def _told(index: Any, n: int, name: str) -> tuple[str, ...]:
-    """Whether there are fewer vectors than faiss advises to train on."""
+    """Note if there are fewer vectors than faiss advises for training."""
     centroids = max(getattr(index, "nlist", 0), getattr(getattr(index, "pq", None), "ksub", 0))
     wanted = _ADVISED * centroids
     if n >= wanted:
@@ -181,7 +177,7 @@ def _told(index: Any, n: int, name: str) -> tuple[str, ...]:
 
 
 def _everywhere(faiss: Any, index: Any) -> Any:
-    """Parameters of a search that looks into all lists of an inverted file; None for what has none."""
+    """Return parameters of a search through all lists of an inverted file; None for other indexes."""
     if not isinstance(index, faiss.IndexIVF):
         return None
     graph = hasattr(faiss.downcast_index(index.quantizer), "hnsw")
@@ -190,7 +186,7 @@ def _everywhere(faiss: Any, index: Any) -> Any:
 
 
 def _check(name: str, search: str | None) -> None:
-    """Refuse what is not written as faiss reads it, and numbers that it cannot take; faiss itself sees neither."""
+    """Refuse strings and numbers that faiss cannot take; faiss itself checks neither."""
     if not _FACTORY.fullmatch(name):
         near = nearest(name, _LIKE, n=1)
         hint = f"did you mean {near[0]}?" if near else f"expected such as {', '.join(_LIKE[:4])}"
@@ -204,26 +200,8 @@ def _check(name: str, search: str | None) -> None:
     read_numbers(f"+search={search}", search, _SEARCH)
 
 
-def _refuse_large(name: str, n: int, dim: int) -> None:
-    """Refuse an index whose links, centroids and codebooks, which it makes first, would fill the memory."""
-    size, most = 0, 2 * max(dim, 32)
-    for part, first, second in _NUMBERS.findall(name):
-        parts, ksub = int(first), 1 << (int(second or 8) if part in {"PQ", "RQ"} else 0)
-        width = {"OPQ": int(second or 0), "PCA": parts, "RR": parts, "Pad": parts}.get(part, 0)
-        if width > most:
-            raise ValueError(f"{part} would make vectors of {width:,} numbers; expected at most {most:,}")
-        size += {
-            "HNSW": 8 * n * parts,
-            "IVF": parts * (4 * dim + 64),
-            "PQ": 4 * ksub * dim,
-            "RQ": 4 * ksub * parts * (dim + ksub * (parts - 1) // 2),  # products of every two codebooks
-        }.get(part, 4 * dim * max(dim, width))
-    if size > max(_LARGEST, 16 * 4 * n * dim):
-        raise ValueError(f"it would take {size:,} bytes beside their codes")
-
-
 def _wider(name: str, search: str | None) -> str | None:
-    """Four times as many lists or candidates as are looked at; faiss looks at 1 list and 16 candidates by itself."""
+    """Return the `+search=` of four times as many lists or candidates; faiss' defaults are 1 and 16."""
     key, usual = ("nprobe", 1) if name.startswith("IVF") else ("efSearch", 16) if name.startswith("HNSW") else ("", 0)
     given = dict(setting.partition("=")[::2] for setting in search.split(",")) if search else {}
     return ",".join(f"{k}={v}" for k, v in {**given, key: 4 * int(given.get(key, usual))}.items()) if key else None

@@ -41,13 +41,13 @@ class Usearch(SearchIndex):
         self._graph.add(np.arange(len(order.documents)), self._of(order.documents), threads=1)
 
     def _of(self, vectors: NDArray[Any]) -> NDArray[Any]:
-        """Vectors as usearch takes them: bits of -1 and 1 in bytes [n, dim / 8 rounded up]."""
+        """Return vectors as usearch takes them: bits of -1 and 1 in bytes [n, dim / 8 rounded up]."""
         if self._kind == "b1":
             return np.packbits(vectors > 0, axis=1)
         return vectors.astype(np.int8) if self._kind == "i8" else vectors
 
     def search(self, queries: NDArray[Any], k: int) -> Found:
-        """What the index finds."""
+        """Search the index."""
         matches = self._graph.search(self._of(queries), min(k, len(self._graph)), threads=1)
         positions = np.atleast_2d(np.asarray(matches.keys)).astype(np.int64)
         counts = np.reshape(getattr(matches, "counts", positions.shape[1]), (-1, 1))
@@ -60,7 +60,7 @@ class Usearch(SearchIndex):
 
 
 def _read(name: str, search: str | None) -> tuple[int | None, dict[str, int]]:
-    """The connectivity that a name says, and the numbers that it is searched with."""
+    """Read the connectivity from a name, and the numbers of the search."""
     match = re.fullmatch(r"usearch([0-9]{1,9})?", name, re.IGNORECASE)
     least, most = _CONNECTIVITY
     if match is None or not least <= int(match[1] or least) <= most:
