@@ -1,4 +1,4 @@
-"""Metrics of the stability check at a level: accepted answers, and changed ones among them.
+"""Metrics of the answers that can be accepted, and of what changed among them, at a level.
 
 The check is calibrated on half of the inputs (at most 1,000, chosen by a hash of their ids) and measured on the others.
 Source: paper, section 3 and its table of coverage and violation.
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from quantdrift.evidence.record import Evidence, once
 from quantdrift.metrics.base import define
+from quantdrift.statistics import selective
 from quantdrift.statistics.conformal import MOST, Observed, calibrates, least_inputs, observe, split_conformal_threshold
 
 Floats = NDArray[np.float64]
@@ -26,6 +27,11 @@ def _calibrating(evidence: Evidence) -> NDArray[np.bool_]:
 @once
 def _observed(evidence: Evidence) -> Observed:
     return observe(evidence, "S")
+
+
+@once
+def _by_gap(evidence: Evidence) -> Observed:
+    return observe(evidence, "gap")
 
 
 def _too_few(group: Sequence[Evidence], cutoff: float) -> str | None:
@@ -51,7 +57,34 @@ accepted_answers = partial(
 )
 
 
-@accepted_answers("coverage", direction="higher", headline=True)
+def _too_few_alone(group: Sequence[Evidence], cutoff: float) -> str | None:
+    counts = [int((_calibrating(evidence) & (evidence.n_items > 1)).sum()) for evidence in group]
+    if max(counts, default=0) >= (least := selective.least_inputs(cutoff)):
+        return None
+    return (
+        f"level {cutoff:g} at confidence {selective.CONFIDENCE:g} needs {least:,} inputs to calibrate on, and there "
+        f"are {max(counts, default=0):,} (half of a run's inputs, at most {MOST:,})"
+    )
+
+
+@accepted_answers("accepted", direction="higher", headline=True, too_few=_too_few_alone)
+def _accepted(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
+    """Share of the answers accepted so that at most this share of them changed, with confidence 0.9."""
+    observed, calibrating = _by_gap(evidence), _calibrating(evidence)
+    rows = calibrating & observed.defined
+    if int(rows.sum()) < selective.least_inputs(cutoff):
+        return np.full(evidence.n_inputs, np.nan)
+    threshold = selective.selective_threshold(observed.confidence[rows], observed.flipped[rows], cutoff)
+    return np.where(observed.defined & ~calibrating, observed.confidence > threshold, np.nan)
+
+
+@accepted_answers("accepted_changed", direction="lower", undefined_when="no answer is accepted", too_few=_too_few_alone)
+def _accepted_changed(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
+    """Of the answers accepted at this level, the share that changed."""
+    return np.where(_accepted(evidence, cutoff) == 1, _flipped(evidence), np.nan)
+
+
+@accepted_answers("coverage", direction="higher")
 def _coverage(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
     """Share of the answers that the stability check accepts at this level, calibrated on other inputs of the run."""
     observed, calibrating = _observed(evidence), _calibrating(evidence)

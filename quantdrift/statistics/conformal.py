@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from quantdrift.base.errors import QuantDriftError, RunError, ScoreError, UnknownNameError
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Confidence, Evidence
+from quantdrift.statistics import selective
 
 Floats = NDArray[np.float64]
 
@@ -30,6 +31,11 @@ Statistic = Literal["S", "2epsilon", "gap", "msp", "entropy"]
 """S or 2 epsilon against the candidate gap; or a confidence, generically calibrated."""
 
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
+
+Guarantee = Literal["conditional", "joint"]
+"""Of the accepted answers at most alpha changed, with confidence; or P(accepted and changed) <= alpha, on average."""
+
+GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 
 Source: TypeAlias = Evidence | tuple[ArrayLike, ArrayLike]
 """Evidence of a run, or scores of the reference and of the candidate, each [n_inputs, n_items]."""
@@ -200,6 +206,27 @@ def confidence_name(statistic: Statistic) -> ConfidenceName:
     return "gap" if bounds_gap(statistic) else cast(ConfidenceName, statistic)
 
 
+def promised(guarantee: Guarantee, statistic: Statistic | None, confidence: float) -> tuple[float | None, Statistic]:
+    """The confidence of a conditional guarantee, None of a joint one; and the statistic, where none is named.
+
+    Raises:
+        UnknownNameError: there is no such guarantee.
+        StabilityError: the statistic does not go with it, or the confidence is out of range.
+    """
+    if guarantee not in GUARANTEES:
+        raise UnknownNameError("guarantee", guarantee, GUARANTEES)
+    if guarantee == "joint":
+        return None, statistic or "S"
+    if statistic is not None and bounds_gap(statistic):
+        raise StabilityError(
+            f"a conditional guarantee is calibrated by a confidence, {', '.join(CONFIDENCES)}; {statistic} is of the "
+            "joint one"
+        )
+    if not 0 < confidence < 1:
+        raise StabilityError(f"expected a confidence above 0 and below 1, say 0.9; got {confidence:g}")
+    return confidence, statistic or "gap"
+
+
 def observe(source: Source, statistic: Statistic = "S") -> Observed:
     """Confidence, flips and nonconformity of every input.
 
@@ -261,9 +288,16 @@ def least_inputs(alpha: float) -> int:
     return math.ceil(1 / _exact(alpha)) - 1
 
 
-def nothing_accepted(n: int, alpha: float) -> str | None:
-    """Why a level accepts nothing with n calibration inputs; None if there are enough."""
-    if n >= (least := least_inputs(alpha)):
+def nothing_accepted(n: int, alpha: float, confidence: float | None = None) -> str | None:
+    """Why a level accepts nothing with n calibration inputs; None if there are enough.
+
+    Args:
+        n: calibration inputs.
+        alpha: level.
+        confidence: of the conditional guarantee; None for the joint one.
+    """
+    least = least_inputs(alpha) if confidence is None else selective.least_inputs(float(_exact(alpha)), confidence)
+    if n >= least:
         return None
     return (
         f"nothing can be accepted at level {alpha:g} from so few inputs: that takes {least:,} "
@@ -309,8 +343,16 @@ def generic_threshold(confidence: Floats, flipped: NDArray[np.bool_], alpha: flo
     return float(np.partition(wrong, rank - 1)[rank - 1])
 
 
-def threshold_of(observed: Observed, alpha: float) -> float:
-    """The threshold that these calibration inputs give, all of which have a confidence."""
+def threshold_of(observed: Observed, alpha: float, confidence: float | None = None) -> float:
+    """The threshold that these calibration inputs give, all of which have a confidence.
+
+    Args:
+        observed: the calibration inputs.
+        alpha: level.
+        confidence: of the conditional guarantee; None for the joint one.
+    """
+    if confidence is not None:
+        return selective.selective_threshold(observed.confidence, observed.flipped, float(_exact(alpha)), confidence)
     if observed.values is not None:
         return split_conformal_threshold(observed.values, alpha)
     return generic_threshold(observed.confidence, observed.flipped, alpha)
@@ -327,7 +369,9 @@ def accepts(confidence: Floats, threshold: float, statistic: Statistic) -> NDArr
 
 
 def accepted_where(statistic: Statistic, threshold: float) -> str:
-    """Tell what a threshold accepts: "gap at least 0.5"."""
+    """Tell what a threshold accepts: "gap at least 0.5"; "nothing" and "everything" where it is infinite."""
+    if math.isinf(threshold):
+        return "nothing" if threshold > 0 else "everything"
     return in_words(confidence_name(statistic), "at least" if bounds_gap(statistic) else "above", threshold)
 
 

@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.statistics import conformal
+from quantdrift.statistics.selective import CONFIDENCE
 
 ALPHAS = (0.10, 0.05, 0.01)
 """The paper's levels."""
+Promise = tuple[conformal.Guarantee, conformal.Statistic]
+"""What is guaranteed, and by which statistic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +42,19 @@ class Certificate:
     """The result of one statistic at one level.
 
     Attributes:
+        guarantee: "conditional", of the accepted answers at most alpha changed; or "joint".
         statistic: what was calibrated.
         alpha: level.
         coverage: share of the tested inputs that are accepted; undefined if there are too few calibration inputs for
             the level.
         joint_violation: share of the tested inputs that are accepted though their top-1 changed; what the level
-            bounds in the mean. Undefined likewise.
-        violation: share of the *accepted* inputs whose top-1 changed; undefined if no split accepts any.
+            bounds in the mean of a joint guarantee. Undefined likewise.
+        violation: share of the *accepted* inputs whose top-1 changed, which the level bounds of a conditional
+            guarantee; undefined if no split accepts any.
         threshold: median over the splits, +inf if it accepts nothing, -inf if everything.
     """
 
+    guarantee: conformal.Guarantee
     statistic: conformal.Statistic
     alpha: float
     coverage: Share
@@ -67,8 +73,9 @@ class Certified:
         n_splits: number of random splits.
         share: of the inputs that calibrate.
         seed: of the splits.
+        confidence: of the conditional guarantee.
         flip_rate: share of the inputs whose top-1 changed: the joint violation if everything were accepted.
-        certificates: by statistic, then by level, in the order asked for.
+        certificates: by guarantee and statistic, then by level, in the order asked for.
     """
 
     n_inputs: int
@@ -76,6 +83,7 @@ class Certified:
     n_splits: int
     share: float
     seed: int
+    confidence: float
     flip_rate: float
     certificates: tuple[Certificate, ...]
 
@@ -96,8 +104,9 @@ def random_splits(n: int, share: float, n_splits: int, seed: int) -> tuple[int, 
 def certify(
     source: conformal.Source,
     alphas: Sequence[float] = ALPHAS,
-    statistics: Sequence[conformal.Statistic] = ("S",),
+    promises: Sequence[Promise] = (("conditional", "gap"), ("joint", "S")),
     *,
+    confidence: float = CONFIDENCE,
     n_splits: int = 20,
     share: float = 0.5,
     seed: int = 0,
@@ -105,43 +114,52 @@ def certify(
     """Calibrate on a random part of the inputs, try on the rest, many times over."""
     for alpha in alphas:
         conformal.least_inputs(alpha)  # refuses what is no level
-    observed = {name: conformal.observe(source, name) for name in dict.fromkeys(statistics)}
+    observed = {name: conformal.observe(source, name) for name in dict.fromkeys(name for _, name in promises)}
     inputs = {name: seen.part(seen.defined) for name, seen in observed.items()}
     first = next(iter(inputs.values()))
     n_calibration, orders = random_splits(len(first.confidence), share, n_splits, seed)
     certificates = []
-    for name, whole in inputs.items():
+    for guarantee, name in dict.fromkeys(promises):
+        whole, sure = inputs[name], confidence if guarantee == "conditional" else None
         for alpha in dict.fromkeys(alphas):
             tries = []
             for order in orders:
                 calibrating, tested = order[:n_calibration], order[n_calibration:]
-                threshold = conformal.threshold_of(whole.part(calibrating), alpha)
+                threshold = conformal.threshold_of(whole.part(calibrating), alpha, sure)
                 accepted = conformal.accepts(whole.confidence[tested], threshold, name)
                 tries.append((threshold, accepted.mean(), (accepted & whole.flipped[tested]).mean()))
-            certificates.append(_summed_up(name, alpha, np.array(tries), n_calibration))
+            few = conformal.nothing_accepted(n_calibration, alpha, sure)
+            certificates.append(_summed_up(guarantee, name, alpha, np.array(tries), few))
     return Certified(
         n_inputs=len(first.confidence),
         n_calibration=n_calibration,
         n_splits=n_splits,
         share=share,
         seed=seed,
+        confidence=confidence,
         flip_rate=float(first.flipped.mean()),
         certificates=tuple(certificates),
     )
 
 
 def _summed_up(
-    statistic: conformal.Statistic, alpha: float, tries: NDArray[np.float64], n_calibration: int
+    guarantee: conformal.Guarantee,
+    statistic: conformal.Statistic,
+    alpha: float,
+    tries: NDArray[np.float64],
+    few: str | None,
 ) -> Certificate:
     """Sum up the thresholds, coverages and joint violations of all splits, [n_splits, 3]."""
     thresholds, coverage, joint = tries.T
-    few, some = conformal.nothing_accepted(n_calibration, alpha), coverage > 0
+    some = coverage > 0
+    nothing = few or (None if some.any() else "no split accepts any input")
     return Certificate(
+        guarantee=guarantee,
         statistic=statistic,
         alpha=alpha,
         coverage=share_of(coverage, few),
         joint_violation=share_of(joint, few),
-        violation=share_of(joint[some] / coverage[some], few or (None if some.any() else "no split accepts any input")),
+        violation=share_of(joint[some] / coverage[some], nothing),
         threshold=float(np.median(thresholds)),
     )
 

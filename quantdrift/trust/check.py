@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import AllowInfNan, BeforeValidator, Field, PlainSerializer, ValidationInfo, field_validator
+from pydantic import AllowInfNan, BeforeValidator, Field, PlainSerializer
 
 from quantdrift import __version__
 from quantdrift.base.display import clean
@@ -18,6 +18,7 @@ from quantdrift.base.records import AS_LIST, Real, Record, Share, Some, Whole
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.identity import Identity
 from quantdrift.statistics import conformal
+from quantdrift.statistics.selective import CONFIDENCE
 
 # --- do served inputs look like the calibration inputs? -------------------------------------------
 
@@ -113,6 +114,14 @@ class Threshold(Record):
 
 # --- the check ------------------------------------------------------------------------------------
 
+_ENDS = {"nothing": math.inf, "everything": -math.inf}
+"""How a file says that nothing is accepted, or everything."""
+
+
+def _as_stored(threshold: float) -> float | str:
+    return next((word for word, end in _ENDS.items() if end == threshold), threshold)
+
+
 SAMPLE = 1_000
 """How many calibration confidences are kept, to tell whether served inputs resemble them."""
 
@@ -120,13 +129,16 @@ SAMPLE = 1_000
 class StabilityCheck(Threshold):
     """Accepts an answer of the quantized model iff its confidence reaches a calibrated threshold.
 
-    For an input exchangeable with the calibration inputs, P(accepted and top-1 changed) <= alpha, without labels and
-    without the reference.
+    For inputs of the calibration inputs' distribution, without labels and without the reference: of the answers that
+    are accepted at most a share alpha changed, with a confidence over the draw of the calibration inputs
+    ("conditional"); or P(accepted and top-1 changed) <= alpha, on average over it ("joint", the paper's check).
 
     Attributes:
         origin: where the calibration inputs came from.
+        guarantee: "conditional" or "joint".
         statistic: what was calibrated.
         alpha: level of that bound.
+        confidence_level: of a conditional guarantee; None of a joint one.
         n_calibration: inputs calibrated on.
         threshold: of the candidate gap (S, 2 epsilon: accept at or above it) or of the confidence (accept above it);
             +inf accepts nothing, -inf everything.
@@ -140,15 +152,19 @@ class StabilityCheck(Threshold):
     Source: paper, section 3, "From condition to stability check".
     """
 
-    FORMAT, VERSION = "quantdrift-stability-check", 3
+    FORMAT, VERSION = "quantdrift-stability-check", 4
     WHAT, MAKE = "a stability check", conformal.MAKE
     ERROR = conformal.StabilityError
 
     origin: Origin
+    guarantee: conformal.Guarantee
     statistic: conformal.Statistic
     alpha: Annotated[float, Field(gt=0, lt=1)]
+    confidence_level: Annotated[float, Field(gt=0, lt=1)] | None
     n_calibration: Some
-    threshold: Annotated[float, AllowInfNan(True), PlainSerializer(lambda it: it if math.isfinite(it) else None)]
+    threshold: Annotated[
+        float, AllowInfNan(True), BeforeValidator(lambda held: _ENDS.get(held, held)), PlainSerializer(_as_stored)
+    ]
     n_flipped: Whole
     expected_coverage: Share
     n_items_min: Whole
@@ -162,7 +178,9 @@ class StabilityCheck(Threshold):
         source: conformal.Source,
         *,
         alpha: float = 0.1,
-        statistic: conformal.Statistic = "S",
+        guarantee: conformal.Guarantee = "conditional",
+        statistic: conformal.Statistic | None = None,
+        confidence: float = CONFIDENCE,
         spec: str | None = None,
         on: Mapping[str, Any] | str | None = None,
     ) -> Self:
@@ -170,30 +188,38 @@ class StabilityCheck(Threshold):
 
         Args:
             source: evidence, or (reference scores, candidate scores), each [n_inputs, n_items].
-            alpha: level, above 0 and below 1. Nothing is accepted below ceil(1 / alpha) - 1 inputs.
-            statistic: S (the paper's), 2epsilon, or a confidence: gap, msp, entropy.
+            alpha: level, above 0 and below 1. Below ceil(1 / alpha) - 1 inputs a joint guarantee accepts nothing,
+                and below log(1 - confidence) / log(1 - alpha) a conditional one.
+            guarantee: "conditional", of the accepted answers at most alpha changed; or "joint".
+            statistic: a confidence, gap, msp or entropy; of a joint guarantee also S (the paper's) or 2epsilon. By
+                default gap, and of a joint guarantee S.
+            confidence: of a conditional guarantee, above 0 and below 1.
             spec: the pair, so that the check can refuse another.
             on: the record of the run (`run.record`), or the name of the data.
 
         Raises:
-            StabilityError: there is no input, or alpha is out of its range.
+            StabilityError: there is no input, alpha or confidence is out of its range, or the statistic does not go
+                with the guarantee.
             ScoreError: the arrays cannot be used.
             RunError: msp or entropy of evidence whose scores are not logits, or `on` is the record of another pair
                 than `spec`.
             UnknownNameError: there is no such statistic.
         """
+        sure, statistic = conformal.promised(guarantee, statistic, confidence)
         observed = conformal.observe(source, statistic)
         ids = source.input_ids[observed.defined] if isinstance(source, Evidence) else None
         observed = observed.part(observed.defined)
         if not len(observed.confidence):
             raise conformal.StabilityError("there is nothing to calibrate on: expected inputs with at least two items")
-        threshold, seen = conformal.threshold_of(observed, alpha), np.sort(observed.confidence)
+        threshold, seen = conformal.threshold_of(observed, alpha, sure), np.sort(observed.confidence)
         if len(seen) > SAMPLE:
             # drawn, not thinned evenly: then served inputs are exchangeable with the sample too
             seen = np.sort(np.random.default_rng(0).choice(seen, SAMPLE, replace=False))
         return cls(
+            guarantee=guarantee,
             statistic=statistic,
             alpha=float(alpha),
+            confidence_level=sure,
             threshold=threshold,
             n_calibration=len(observed.confidence),
             n_flipped=int(observed.flipped.sum()),
@@ -214,8 +240,9 @@ class StabilityCheck(Threshold):
     def rule(self) -> str:
         """The rule of acceptance, in words."""
         if math.isinf(self.threshold):
-            few = conformal.nothing_accepted(self.n_calibration, self.alpha)
-            return few or "no calibration input changed its top-1, so that everything is accepted"
+            few = conformal.nothing_accepted(self.n_calibration, self.alpha, self.confidence_level)
+            none = "no threshold could be shown to keep the level, so that nothing is accepted"
+            return few or (none if self.threshold > 0 else "everything is accepted")
         return conformal.accepted_where(self.statistic, self.threshold)
 
     def accepts(self, scores: ArrayLike) -> NDArray[np.bool_]:
@@ -287,10 +314,3 @@ class StabilityCheck(Threshold):
         if warn and not resemblance.alike:
             warnings.warn(clean(resemblance.sentence), conformal.ExchangeabilityWarning, stacklevel=2)
         return resemblance
-
-    @field_validator("threshold", mode="before")
-    @classmethod
-    def _infinite(cls, held: object, others: ValidationInfo) -> object:
-        """Null in a file is infinite: too few inputs accept nothing, and enough everything."""
-        few = others.data.get("n_calibration", 0) < conformal.least_inputs(others.data.get("alpha", 0.5))
-        return (math.inf if few else -math.inf) if held is None else held

@@ -208,7 +208,7 @@ _SCORES: Mapping[Statistic, str] = {
 
 
 def _certificates(cells: Cells, statistic: Statistic = "S") -> Runs:
-    return [certify(cell.evidence, ALPHAS, [statistic]).certificates for cell in cells]
+    return [certify(cell.evidence, ALPHAS, [("joint", statistic)]).certificates for cell in cells]
 
 
 def settings(source: Any) -> Iterator[Row]:

@@ -105,6 +105,8 @@ CONTRACTS = {
     "gap": GAP,
     "candidate_gap": GAP,
     "S": Contract(identity=0, monotone=False, affine="scales"),
+    "accepted": Contract(identity=1, monotone=False),
+    "accepted_changed": Contract(identity=0, monotone=False),
     "coverage": Contract(identity=1, monotone=False),
     "violation": Contract(identity=0, monotone=False),
     "joint_violation": Contract(identity=0, monotone=False),

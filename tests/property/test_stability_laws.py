@@ -63,7 +63,7 @@ def test_the_bound_holds_exactly(pair: tuple[Any, Any], alpha: float, name: Stat
 def test_splits_are_what_plain_loops_give(pair: Any, seed: int, share: float, alpha: float, name: Statistic) -> None:
     if len(pair[0]) == 1:
         return
-    certified = certify(pair, [alpha], [name], n_splits=3, share=share, seed=seed)
+    certified = certify(pair, [alpha], [("joint", name)], n_splits=3, share=share, seed=seed)
     (certificate,), n, seen = certified.certificates, certified.n_calibration, observe(pair, name)
     rng, tries = np.random.default_rng(seed), []
     for _ in range(3):

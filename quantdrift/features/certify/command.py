@@ -9,7 +9,7 @@ import numpy as np
 
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.text import counted, percent, with_interval
-from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, option, prints, share_option
+from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, flag, option, prints, share_option
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.folder import Run, find_runs
 from quantdrift.runs.identity import Identity
@@ -17,12 +17,13 @@ from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.statistics import conformal
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
-from quantdrift.trust.certify import ALPHAS, Certificate, Certified, certify
+from quantdrift.statistics.selective import CONFIDENCE
+from quantdrift.trust.certify import ALPHAS, Certificate, Certified, Promise, certify
 from quantdrift.trust.check import Resemblance, StabilityCheck
 
 _LIKENESS = (
-    "The guarantee covers answers that are accepted and changed, for inputs like these: from the same source, in the "
-    "same mix."
+    "The guarantees are for inputs like these, from the same source in the same mix. They are about full precision's "
+    "answer, not the right one."
 )
 
 
@@ -31,20 +32,25 @@ def command(
     *,
     runs: list[Path] = argument(RUNS),
     alpha: list[float] | None = share_option(
-        "A: Level: at most this share of all answers is accepted although it changed; may be repeated. By default"
-        " 0.10, 0.05 and 0.01, which need at least 9, 19 and 99 calibration inputs."
+        "A: Level: at most this share of the accepted answers changed (a joint guarantee: of all answers, accepted and "
+        "changed); may be repeated. By default 0.10, 0.05 and 0.01."
+    ),
+    confidence: float = share_option(
+        "C: Confidence of the conditional guarantee, over the draw of the calibration inputs.", default=CONFIDENCE
     ),
     statistic: list[str] | None = option(
-        "S|2epsilon|gap|msp|entropy: What is calibrated: S (the paper's) or 2epsilon, against the gap; or the "
-        "confidences gap, msp, entropy alone. May be repeated; all that the run allows if not given."
+        "S|2epsilon|gap|msp|entropy: What is calibrated: of either guarantee a confidence, gap, msp or entropy; of the "
+        "joint one also S (the paper's) or 2epsilon, against the gap. May be repeated; by default gap, and jointly all "
+        "that the run allows."
     ),
     splits: int = option(SPLITS, default=20),
     share: float = share_option(SHARE, default=0.5),
     seed: int = option(SEED, default=0),
     save: Path | None = option(
-        "FILE: Calibrate on all inputs of one run at one --alpha, by S unless --statistic says otherwise, and "
+        "FILE: Calibrate on all inputs of one run at one --alpha, by the gap unless --statistic says otherwise, and "
         "write the check into this file, for a server."
     ),
+    joint: bool = flag("--joint: With --save: the paper's check, whose level bounds accepted and changed jointly."),
     check: Path | None = option(
         "FILE: Instead of splits: apply a check that --save wrote to these runs of the same pair, e.g. on newer "
         "data. Says too whether their inputs look like those it was calibrated on."
@@ -52,15 +58,18 @@ def command(
 ) -> Output:
     """Which quantized answers are the same as at full precision? Checks them without labels.
 
-    Part of the inputs sets a threshold for the quantized model's gap (first minus second score); an answer is
-    accepted if its gap reaches it. For inputs like these, the chance that an answer is accepted although full
-    precision would give another one is at most the level. The other inputs test this, over random splits:
+    Part of the inputs sets a threshold for how sure the quantized model is (its gap: first minus second score), and the
+    other inputs test it, over random splits. Two guarantees, for inputs like these:
+
+    conditional: of the answers that are accepted, at most the level changed, with confidence 0.9.
+
+    joint: at most the level of all answers is accepted although it changed, on average (the paper's check).
 
     accepted: the share of answers that can be used without asking full precision.
 
-    accepted and changed: a share of all answers; the level is guaranteed for this.
+    changed, of those accepted: what a conditional level bounds.
 
-    changed, of those accepted: a share of the accepted answers; no guarantee.
+    accepted and changed: a share of all answers; what a joint level bounds.
 
         quantdrift certify RUN --alpha 0.1 --alpha 0.01
 
@@ -92,30 +101,39 @@ def command(
     listed, grids = [], []
     for run in chosen:
         evidence = run.evidence()
-        statistics = asked or _allowed(evidence)
-        certified = certify(evidence, alphas or ALPHAS, statistics, n_splits=splits, share=share, seed=seed)
+        how: Any = {"confidence": confidence, "n_splits": splits, "share": share, "seed": seed}
+        certified = certify(evidence, alphas or ALPHAS, _promises(evidence, asked), **how)
         listed.append({**_named(run), **as_json(certified)})
         grids.append(
             Grid(
                 title=f"{listed[-1]['spec']} on {listed[-1]['data']}",
-                head=["level", "statistic", "accepted", "accepted and changed", "changed, of those", "accepted where"],
+                head=[
+                    *("level", "guarantee", "statistic", "accepted", "changed, of those"),
+                    *("accepted and changed", "accepted where"),
+                ],
                 rows=[_row(entry) for entry in sorted(certified.certificates, key=lambda entry: -entry.alpha)],
-                words={"statistic", "accepted where"},
+                words={"guarantee", "statistic", "accepted where"},
                 ruled=True,
                 lines=list(_lines(certified)),
             )
         )
     after = []
     if save is not None:
-        stored = StabilityCheck.calibrate(evidence, alpha=alphas[0], statistic=(*asked, "S")[0], on=chosen[0].record)
+        promise: Any = {"guarantee": "joint" if joint else "conditional", "statistic": asked[0] if asked else None}
+        stored = StabilityCheck.calibrate(
+            evidence, alpha=alphas[0], confidence=confidence, on=chosen[0].record, **promise
+        )
         stored.save(save)
         after.append(f"check: {save}, calibrated on all {stored.n_calibration:,} inputs ({stored.rule})")
     return Output(data={"runs": listed, "saved": save and str(save)}, grids=grids, next=after)
 
 
-def _allowed(evidence: Evidence) -> tuple[conformal.Statistic, ...]:
+def _promises(evidence: Evidence, asked: Sequence[conformal.Statistic]) -> list[Promise]:
+    """What is certified: the conditional guarantee by the gap first, and then the joint ones."""
     classes = evidence.confidence is not None
-    return tuple(name for name in conformal.STATISTICS if classes or conformal.confidence_name(name) == "gap")
+    allowed = [name for name in conformal.STATISTICS if classes or conformal.confidence_name(name) == "gap"]
+    alone: list[Promise] = [("conditional", name) for name in asked if not conformal.bounds_gap(name)]
+    return [*(alone if asked else [("conditional", "gap")]), *(("joint", name) for name in asked or allowed)]
 
 
 def _named(run: Run) -> dict[str, str]:
@@ -125,11 +143,10 @@ def _named(run: Run) -> dict[str, str]:
 
 def _row(entry: Certificate) -> list[str]:
     level = f"{entry.alpha:.2f}" if round(entry.alpha, 2) == entry.alpha else f"{entry.alpha:g}"
-    named = entry.statistic if conformal.bounds_gap(entry.statistic) else f"{entry.statistic} alone"
     plus = "" if entry.coverage.sd is None else f" ± {100 * entry.coverage.sd:.1f}"
-    shares = [percent(share.value, 2) for share in (entry.joint_violation, entry.violation)]
+    shares = [percent(share.value, 2) for share in (entry.violation, entry.joint_violation)]
     where = conformal.accepted_where(entry.statistic, entry.threshold)
-    return [level, named, percent(entry.coverage.value) + plus, *shares, where]
+    return [level, entry.guarantee, entry.statistic, percent(entry.coverage.value) + plus, *shares, where]
 
 
 def _lines(certified: Certified) -> Iterator[str]:
@@ -139,8 +156,10 @@ def _lines(certified: Certified) -> Iterator[str]:
         f"{certified.n_inputs:,} inputs, of which {certified.n_calibration:,} calibrate and {tested:,} are tested, "
         f"over {counted(certified.n_splits, 'random split')}; {changed} of the answers changed."
     )
-    first = certified.certificates[0].statistic
-    for entry in (entry for entry in certified.certificates if entry.statistic == first):
+    first = certified.certificates[0]
+    for entry in certified.certificates:
+        if (entry.guarantee, entry.statistic) != (first.guarantee, first.statistic):
+            continue
         level = f"At level {entry.alpha:g}"
         if entry.violation.value is None:
             yield f"{level}: {entry.violation.reason}."
@@ -149,7 +168,7 @@ def _lines(certified: Certified) -> Iterator[str]:
                 f"{level}, {percent(entry.coverage.value)} of the answers can be used without asking full precision; "
                 f"of those, {percent(entry.violation.value, 2)} changed."
             )
-        if certified.flip_rate <= entry.alpha:
+        if entry.guarantee == "joint" and certified.flip_rate <= entry.alpha:
             yield f"Only {changed} changed in all, so accepting every answer keeps level {entry.alpha:g} too."
     yield _LIKENESS
 
@@ -237,11 +256,12 @@ def _applied(path: Path, runs: Sequence[Run]) -> Output:
         rows.append([named["data"], f"{applied.n_inputs:,}", with_interval(applied.coverage), *shares])
         lines += [f"{named['data']}: {note}." for note in (*applied.notes, applied.resemblance.sentence)]
     grid = Grid(
-        title=f"{path.name}: {check.statistic} at level {check.alpha:g} for {check.origin.spec}, calibrated on "
-        f"{check.origin.data or 'unnamed data'}, of which it accepts {percent(check.expected_coverage)}",
+        title=f"{path.name}: {check.guarantee}, {check.statistic} at level {check.alpha:g} for {check.origin.spec}, "
+        f"calibrated on {check.origin.data or 'unnamed data'}, of which it accepts {percent(check.expected_coverage)}",
         head=["run", "inputs", "accepted", "accepted and changed", "changed, of those accepted"],
         rows=rows,
         lines=lines,
     )
-    stored = {"path": str(path), "alpha": check.alpha, "statistic": check.statistic, "data": check.origin.data}
+    stored = {"path": str(path), **{name: getattr(check, name) for name in ("guarantee", "alpha", "statistic")}}
+    stored["data"] = check.origin.data
     return Output(data={"check": stored, "runs": listed}, grids=[grid])

@@ -1,6 +1,7 @@
 """`quantdrift certify` as a user types it, on small runs and without a model."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,11 +42,11 @@ def write(tmp_path: Path) -> Write:
 def test_a_table_and_sentences(write: Write) -> None:
     code, out, err = certify(write("logits"))
     assert (code, err) == (0, "")
-    for label in ("S", "2epsilon", "gap alone", "msp alone", "entropy alone", "0.10", "0.05"):
-        assert f"│ {label} │" in out
+    for label in ("conditional", "joint", "S", "2epsilon", "gap", "msp", "entropy", "0.10", "0.05"):
+        assert re.search(f"│ {label} +│", out)
     out = certify(write("calm", noise=0.01), "--alpha", 0.1, "--alpha", 0.001)[1]
-    assert all(part in out for part in ("keeps level 0.1 too", "level 0.001 from so few inputs: that takes 999"))
-    assert "msp alone" not in certify(write("similar", logits=False))[1]
+    assert "level 0.001 from so few inputs: that takes 2,302" in out
+    assert "msp" not in certify(write("similar", logits=False))[1]
 
 
 def test_json_has_what_the_table_has(write: Write) -> None:
@@ -53,10 +54,12 @@ def test_json_has_what_the_table_has(write: Write) -> None:
     out = certify(*runs, "--json", "--splits", 7, "--seed", 3)[1]
     first, second = json.loads(out)["runs"]
     assert (first["n_inputs"], first["n_calibration"], first["n_splits"], first["seed"]) == (200, 100, 7, 3)
-    assert len(first["certificates"]) == 15
-    strict = second["certificates"][2]
-    assert (strict["statistic"], strict["alpha"], strict["coverage"]["value"]) == ("S", 0.01, None)
-    assert "99 calibration inputs, and there are 30" in strict["coverage"]["reason"]
+    assert len(first["certificates"]) == 18
+    for strict, least in ((second["certificates"][2], 230), (second["certificates"][5], 99)):
+        assert (strict["alpha"], strict["coverage"]["value"]) == (0.01, None)
+        assert f"{least} calibration inputs, and there are 30" in strict["coverage"]["reason"]
+    kinds = [(each["guarantee"], each["statistic"]) for each in first["certificates"][::3]]
+    assert kinds[:2] == [("conditional", "gap"), ("joint", "S")]
     assert strict["threshold"] is None
     assert certify(*runs, "--json", "--splits", 7, "--seed", 3)[1] == out
     assert certify(*runs, "--json", "--splits", 7, "--seed", 4)[1] != out
@@ -64,11 +67,19 @@ def test_json_has_what_the_table_has(write: Write) -> None:
 
 def test_a_check_is_saved_and_applied(write: Write, tmp_path: Path) -> None:
     run, file = write("older", candidate="a"), tmp_path / "check.json"
-    code, out, _ = certify(run, "--alpha", 0.1, "--save", file)
+    code, out, _ = certify(run, "--alpha", 0.1, "--joint", "--save", file)
     assert code == 0
     assert "calibrated on all 200 inputs (gap at least" in out
     check = StabilityCheck.load(file, spec="net@W4", model_fingerprint="weights")
-    assert (check.n_calibration, check.statistic, check.origin.data) == (200, "S", "older")
+    assert (check.n_calibration, check.guarantee, check.statistic) == (200, "joint", "S")
+    assert certify(run, "--alpha", 0.1, "--save", file)[0] == 0
+    check = StabilityCheck.load(file, spec="net@W4", model_fingerprint="weights")
+    assert (check.guarantee, check.statistic, check.confidence_level, check.origin.data) == (
+        "conditional",
+        "gap",
+        0.9,
+        "older",
+    )
     assert "the check was calibrated on these very inputs" in certify(run, "--check", file)[1]
     scaled = certify(write("tiny scores", scale=0.2), "--check", file)[1]
     assert "the confidences of these 200 inputs differ" in scaled
@@ -78,7 +89,7 @@ def test_a_check_is_saved_and_applied(write: Write, tmp_path: Path) -> None:
     newer = write("newer one", n=300)
     code, out, err = certify(newer, "--check", file)
     assert (code, err) == (0, "")
-    assert "check.json: S at level 0.1 for net@W4-g128-rtn, calibrated on older" in out
+    assert "check.json: conditional, gap at level 0.1 for net@W4-g128-rtn, calibrated on older" in out
     (result,) = json.loads(certify(newer, "--check", file, "--json")[1])["runs"]
     (note,) = result["notes"]
     assert note.startswith("data: older (test), here newer one (test)")

@@ -28,7 +28,7 @@ def test_the_metrics_are_a_check_calibrated_on_that_half() -> None:
     candidate = reference + rng.standard_t(2, reference.shape) * 0.05  # now and then a large change
     evidence, chosen = evidence_of(reference, candidate), calibrates(NAMES)
     part = evidence.part(np.flatnonzero(chosen))
-    check = StabilityCheck.calibrate(part, alpha=0.2)
+    check = StabilityCheck.calibrate(part, alpha=0.2, guarantee="joint")
     accepted = check.accepts(candidate.astype(np.float32)[~chosen])
     changed = (reference.argmax(axis=1) != candidate.argmax(axis=1))[~chosen]
     assert 0 < (accepted & changed).sum() < accepted.sum() < 30
@@ -38,6 +38,22 @@ def test_the_metrics_are_a_check_calibrated_on_that_half() -> None:
     assert (joint.value, joint.n) == ((accepted & changed).mean(), 30)
     violation = parse_metric("violation@0.2")(evidence)
     assert (violation.value, violation.n) == (changed[accepted].mean(), accepted.sum())
+
+
+def test_what_is_accepted_is_a_conditional_check_calibrated_on_that_half() -> None:
+    rng = np.random.default_rng(1)
+    reference = rng.normal(size=(60, 12))
+    candidate = reference + rng.standard_t(2, reference.shape) * 0.05
+    evidence, chosen = evidence_of(reference, candidate), calibrates(NAMES)
+    check = StabilityCheck.calibrate(evidence.part(np.flatnonzero(chosen)), alpha=0.2)
+    taken = check.accepts(candidate.astype(np.float32)[~chosen])
+    changed = (reference.argmax(axis=1) != candidate.argmax(axis=1))[~chosen]
+    assert taken.sum() > 0
+    accepted, wrong = (parse_metric(f"{name}@0.2")(evidence) for name in ("accepted", "accepted_changed"))
+    assert (accepted.value, accepted.n) == (taken.mean(), 30)
+    assert (wrong.value, wrong.n) == (changed[taken].mean(), taken.sum())
+    few = parse_metric("accepted@0.01")(evidence)
+    assert (few.value, "230 inputs" in str(few.reason)) == (None, True)
 
 
 def test_too_few_inputs_are_null_and_say_how_many_it_takes() -> None:

@@ -190,7 +190,7 @@ def test_trust_and_buckets(lines: Lines) -> None:
     kinds = {"Classification": CLASSES, "Text retrieval": SEARCHES, "Retrieval": SELVES, "CLIP": PICTURES}
 
     def certified(data: Sequence[str], score: Any, what: str) -> list[float]:
-        found = [certify(evidence(d, canonical("W4")), LEVELS, [score]).certificates for d in data]
+        found = [certify(evidence(d, canonical("W4")), LEVELS, [("joint", score)]).certificates for d in data]
         shares = [[getattr(level, what) for level in levels] for levels in found]
         return np.mean([[getattr(share, "value", share) for share in levels] for levels in shares], axis=0).tolist()
 

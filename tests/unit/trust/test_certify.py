@@ -14,7 +14,7 @@ def test_a_split_by_hand() -> None:
     """Nine of ten calibrate at level 0.1; whichever they are, their largest S is the threshold."""
     reference = np.tile([10.0, 0.0], (10, 1))
     candidate = reference + np.array([[0.0, size] for size in range(10)])  # S = 0, gap = 10 - size
-    certified = certify((reference, candidate), [0.1, 0.01], n_splits=50, share=0.9)
+    certified = certify((reference, candidate), [0.1, 0.01], [("joint", "S")], n_splits=50, share=0.9)
     lax, strict = certified.certificates
     assert (certified.n_inputs, certified.n_calibration, certified.flip_rate) == (10, 9, 0)
     assert (lax.coverage.value, lax.coverage.sd, lax.threshold, lax.violation.value) == (1, 0, 0, 0)
@@ -27,7 +27,7 @@ def test_coverage_and_violation_are_of_the_inputs_that_did_not_calibrate() -> No
     rng = np.random.default_rng(3)
     reference = rng.normal(size=(60, 5))
     candidate = reference + 0.5 * rng.normal(size=(60, 5))
-    check, generic = certify((reference, candidate), [0.3], ["S", "gap"], n_splits=1).certificates
+    check, generic = certify((reference, candidate), [0.3], [("joint", "S"), ("joint", "gap")], n_splits=1).certificates
     order, delta, ranked = np.random.default_rng(0).permutation(60), candidate - reference, np.sort(candidate, axis=1)
     gap, changed = ranked[:, -1] - ranked[:, -2], reference.argmax(axis=1) != candidate.argmax(axis=1)
     s = delta[np.arange(60), candidate.argmax(axis=1)] - delta.min(axis=1)

@@ -27,7 +27,7 @@ RUN = {
 
 
 def check(**changes: Any) -> StabilityCheck:
-    options: dict[str, Any] = {"alpha": 0.1, "on": RUN, **changes}
+    options: dict[str, Any] = {"alpha": 0.1, "guarantee": "joint", "on": RUN, **changes}
     return StabilityCheck.calibrate((REFERENCE, CANDIDATE), **options)
 
 
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_an_exact_copy_is_accepted_ties_included() -> None:
     tied = np.ones((20, 4))
-    calibrated = StabilityCheck.calibrate((tied, tied), alpha=0.1)
+    calibrated = StabilityCheck.calibrate((tied, tied), alpha=0.1, guarantee="joint")
     assert (calibrated.threshold, calibrated.expected_coverage) == (0, 1)
     assert calibrated.accepts(tied).all()
 
@@ -46,18 +46,18 @@ def test_an_exact_copy_is_accepted_ties_included() -> None:
 def test_a_flip_at_a_tie_is_not_let_through() -> None:
     """All inputs flip with gap = S; were the threshold S itself, all would be accepted."""
     reference, candidate = np.tile([5.0, 5.0, 0.0], (9, 1)), np.tile([4.0, 6.0, 1.0], (9, 1))
-    assert not StabilityCheck.calibrate((reference, candidate), alpha=0.1).accepts(candidate).any()
+    assert not StabilityCheck.calibrate((reference, candidate), alpha=0.1, guarantee="joint").accepts(candidate).any()
 
 
 def test_a_confidence_must_exceed_its_threshold() -> None:
     reference = np.tile([2.0, 0.0], (9, 1))
     candidate = reference.copy()
     candidate[0] = [0.0, 1.0]
-    calibrated = StabilityCheck.calibrate((reference, candidate), alpha=0.1, statistic="gap")
+    calibrated = StabilityCheck.calibrate((reference, candidate), alpha=0.1, guarantee="joint", statistic="gap")
     assert (calibrated.threshold, calibrated.n_flipped) == (1, 1)
     served = [1, np.nextafter(1, 2), np.nan, INF, -INF]
     assert calibrated.accepts_confidence(served).tolist() == [False, True, False, False, False]
-    everything = StabilityCheck.calibrate((reference, reference), alpha=0.1, statistic="gap")
+    everything = StabilityCheck.calibrate((reference, reference), alpha=0.1, guarantee="joint", statistic="gap")
     assert everything.threshold == -INF
     assert everything.accepts([[1.0, 1.0]]).all()
     assert "everything is accepted" in everything.rule

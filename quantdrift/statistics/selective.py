@@ -1,0 +1,77 @@
+"""Selective prediction with a guarantee on the answers that are accepted.
+
+An answer is accepted where its confidence is above a threshold. Of all thresholds that a calibration sample offers, the
+lowest one is taken down to which, from the surest inputs on, every one has passed an exact test of "more than a share
+alpha of the accepted answers changed". So, with a confidence of 1 - delta over the draw of the calibration inputs, at
+most a share alpha of the answers that are accepted later changed. docs/adr/0042-the-conditional-guarantee.md has the
+proof, and says why the thresholds may be the calibration inputs' own.
+
+Source: fixed-sequence testing (Bauer 1991; Angelopoulos et al. 2021, "Learn then Test"); selective classification with
+guaranteed risk (Geifman and El-Yaniv 2017).
+"""
+
+import math
+from bisect import bisect_left
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.statistics.estimates import at_most
+
+Floats = NDArray[np.float64]
+
+CONFIDENCE = 0.9
+"""The confidence of the guarantee where nobody says another."""
+_USEFUL = 8
+"""One part of so many is the least that is worth accepting."""
+
+
+def least_inputs(alpha: float, confidence: float = CONFIDENCE, *, changed: int = 0) -> int:
+    """Number of inputs that show a share of at most alpha when so many of them changed.
+
+    The smallest n with P(Binomial(n, alpha) <= changed) <= 1 - confidence.
+
+    >>> [least_inputs(alpha) for alpha in (0.1, 0.05, 0.01)], least_inputs(0.01, changed=1)
+    ([22, 45, 230], 388)
+    """
+    enough = changed + 1
+    while at_most(changed, enough, alpha) > 1 - confidence:
+        enough *= 2
+    return bisect_left(
+        range(enough), True, key=lambda n: n > changed and bool(at_most(changed, n, alpha) <= 1 - confidence)
+    )
+
+
+def selective_threshold(
+    scores: Floats, changed: NDArray[np.bool_], alpha: float, confidence: float = CONFIDENCE
+) -> float:
+    """The threshold above which at most a share alpha of the answers changed.
+
+    The tests begin behind an eighth of the inputs, or as many as one change needs; of few inputs, behind as many as no
+    change needs. So the data do not decide where they begin.
+
+    Args:
+        scores: float64 [n_inputs], how sure the candidate is of calibration inputs; larger is surer.
+        changed: bool [n_inputs], whether the answer changed.
+        alpha: share of the accepted answers that may have changed, above 0 and below 1.
+        confidence: of the guarantee, above 0 and below 1.
+
+    Returns:
+        Accept what is above it; -inf accepts everything, inf nothing.
+    """
+    n, first = len(scores), least_inputs(alpha, confidence, changed=1)
+    first = max(first, n // _USEFUL) if n >= 2 * first else least_inputs(alpha, confidence)
+    if n < first:
+        return math.inf
+    order = np.argsort(-scores, kind="stable")
+    values = scores[order]
+    begins = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])  # the first row of each value
+    # a threshold at each value of the rows from `first` on, and one below all
+    accepted = np.r_[begins[np.searchsorted(begins, first, side="right") - 1 :] if first < n else [], n].astype(int)
+    wrong = np.r_[0, np.cumsum(changed[order])][accepted]
+    passed = at_most(wrong, accepted, alpha) <= 1 - confidence
+    passed &= accepted > 0
+    if not passed[0]:
+        return math.inf
+    last = int(accepted[len(passed) - 1 if passed.all() else np.argmin(passed) - 1])
+    return -math.inf if last == n else float(values[last])
