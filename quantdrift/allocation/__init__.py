@@ -1,1 +1,1 @@
-"""Where to spend bits: how much each layer matters, and the widths that follow from it."""
+"""Allocations of bits: the choice of a width for each layer, and its file."""

@@ -1,4 +1,4 @@
-"""An allocation: which layer gets how many bits, how that was found, and for which weights."""
+"""An allocation: the width of each layer, the way it was chosen, and the weights it is for."""
 
 import json
 import math
@@ -20,7 +20,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 def _by_width(loss: Any) -> Any:
-    """List the losses that stand under their widths in the file."""
+    """The losses as a list; the file has them by width."""
     return list(loss.values()) if isinstance(loss, dict) else loss
 
 
@@ -28,12 +28,11 @@ class AllocatedLayer(BaseModel):
     """A layer and its width.
 
     Attributes:
-        name: as `find_linears` gives it.
+        name: its name in `find_linears`.
         shape: out_features, in_features.
-        width: bits per weight; 16 says that it is not quantized.
-        loss: loss at each width offered; None for a layer that was left out of the allocation and is kept at its
-            width.
-        unit: layers of the same number share a width; None, as for layers left out, ties to none.
+        width: bits per weight; 16 for a layer that is not quantized.
+        loss: loss at each offered width; None for a layer that is left out of the allocation and keeps its width.
+        unit: layers with the same number share a width; None for a layer that shares it with none.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
@@ -46,34 +45,34 @@ class AllocatedLayer(BaseModel):
 
     @property
     def n_weights(self) -> int:
-        """The number of its weights."""
+        """The number of weights."""
         return self.shape[0] * self.shape[1]
 
 
 class Allocation(Record):
-    """A width for every linear layer of a model, and how it was found.
+    """The widths of all linear layers of a model, and the way they were chosen.
 
     Attributes:
         model: name of the model.
-        fingerprint: of its weights, see `weights_fingerprint`.
+        fingerprint: `weights_fingerprint` of its weights.
         group_size: input weights that share a scale, None for a whole output channel.
-        quantizer: the one it was made for; None if for any.
-        criterion: by which layers were scored.
-        seed: of what was drawn.
-        dataset: name of the calibration data; None if the criterion looked at none.
-        data_digest: of the data.
-        input_ids: the calibration inputs.
-        widths: bits per weight that were offered, ascending.
-        budget: bits per weight there were, over the layers that were not left out.
-        method: of the solver.
-        status: how the solver ended.
-        bound: no widths within the budget have a smaller loss; None where that does not hold.
+        quantizer: the quantizer it was made for; None for any.
+        criterion: the criterion that gave the losses.
+        seed: seed of random draws.
+        dataset: name of the calibration data; None if the criterion needs none.
+        data_digest: digest of these data.
+        input_ids: ids of the calibration inputs.
+        widths: offered bits per weight, ascending.
+        budget: average bits per weight that were available to the layers that are not left out.
+        method: method of the solver.
+        status: status of the solver at its end.
+        bound: a lower bound of the loss of any widths within the budget; None if there is none.
         layers: all linear layers, in the model's order.
-        n_others: parameters that belong to none of them: embeddings, norms, biases.
-        others_bits: bits that these are stored in, with the scales of all layers.
-        edited: whether somebody changed widths by hand.
-        version: of the quantdrift that made it.
-        date: when, as ISO 8601.
+        n_others: number of other parameters: embeddings, norms, biases.
+        others_bits: bits of these, plus the scales of all layers.
+        edited: whether widths were changed by hand.
+        version: version of the quantdrift that made it.
+        date: time it was made, as ISO 8601.
 
     Raises:
         DataError: the values contradict each other; says which and how.
@@ -84,7 +83,7 @@ class Allocation(Record):
     IF_CHANGED = ' (or, if you changed its widths, set "edited" to true)'
     ERROR = DataError
 
-    model_config = ConfigDict(extra="ignore", populate_by_name=True)  # what follows from fields is in the file, too
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)  # the file also has values that follow from fields
 
     version: Text = Field(default=__version__, validation_alias="quantdrift")
     date: Text = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -135,7 +134,7 @@ class Allocation(Record):
 
     @property
     def bits_per_weight(self) -> float | None:
-        """Average over the weights of the layers that were not left out; None if all were."""
+        """Average over the weights of the layers that are not left out; None if all are."""
         allocated = [layer for layer in self.layers if layer.loss is not None]
         return _average(allocated) if allocated else None
 
@@ -152,12 +151,12 @@ class Allocation(Record):
 
     @property
     def loss(self) -> float:
-        """Sum of the losses at the widths that the layers have."""
+        """Sum of the losses at the layers' widths."""
         return math.fsum(layer.loss[self.widths.index(layer.width)] for layer in self.layers if layer.loss is not None)
 
     @property
     def gap(self) -> float | None:
-        """(loss - bound) / loss, 0 where nothing is lost; None without a bound."""
+        """(loss - bound) / loss, 0 for a loss of 0; None without a bound."""
         if self.bound is None:
             return None
         return (self.loss - self.bound) / self.loss if self.loss else 0.0
@@ -166,11 +165,11 @@ class Allocation(Record):
 
     @classmethod
     def has_checksum(cls, content: Mapping[str, Any]) -> bool:
-        """Tell whether the digest holds: that of a file changed by hand is of what it was before."""
+        """Whether the digest has to match: not in a file that was changed by hand."""
         return content.get("edited") is not True
 
     def content(self) -> dict[str, Any]:
-        """The JSON object in the file, with its checksum: the fields as they are read, and what follows from them."""
+        """The JSON object in the file, with its checksum: the fields, and values that follow from them."""
         parts: dict[str, Any] = self.head()
         for name, field in type(self).model_fields.items():
             alias, value = field.validation_alias, getattr(self, name)
@@ -197,7 +196,7 @@ class Allocation(Record):
         return with_checksum(parts)
 
     def text(self) -> str:
-        """The file: a line for each part, and for each layer."""
+        """The text of the file, with a line for each part and for each layer."""
         lines = []
         for key, value in self.content().items():
             text = _json(value)
@@ -216,16 +215,16 @@ def _average(layers: Sequence[AllocatedLayer]) -> float:
 
 
 def digest(allocation: Allocation) -> str:
-    """A digest of the widths by name of layer, and of nothing else: 32 hex digits."""
+    """A digest of only the widths by name of layer, 32 hex digits."""
     text = json.dumps(sorted(allocation.width_of.items()), separators=(",", ":"))
     return bytes_digest(text.encode(), size=16)
 
 
-# --- whether a stored allocation is one for the model at hand, and the scheme that it stands for ------
+# --- checking an allocation against a model, and its scheme ---------------------------------------
 
 
 def check_fits(allocation: Allocation, names: Sequence[str], fingerprint: str) -> None:
-    """Check that an allocation is one for a model: the same layers, and the same weights."""
+    """Refuse an allocation for a model with other layers or other weights."""
     of = f"the allocation of {allocation.model}"
     if other := sorted(allocation.width_of.keys() ^ set(names)):
         raise DataError(f"{of} and this model differ in their layers: {some(other)}; expected one made for this model")
@@ -237,13 +236,13 @@ def check_fits(allocation: Allocation, names: Sequence[str], fingerprint: str) -
 
 
 def nameable(file: str) -> bool:
-    """Whether a spec can hold the name of a file."""
+    """Whether a file's name can be part of a spec."""
     plain = file.isprintable() and not any(c.isspace() or c in "+@" for c in file)
     return plain and file.encode("utf-8", "replace").decode() == file
 
 
 def scheme_of(file: str, rest: str) -> str:
-    """A scheme, written in full, whose widths are those of a file.
+    """The full scheme that an allocation's file with further parts stands for.
 
     >>> scheme_of("allocation.json", "-gptq+query")  # doctest: +SKIP
     'W3.5-g128-gptq+gap+allocation=allocation.json+query'

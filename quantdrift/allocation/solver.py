@@ -1,4 +1,4 @@
-"""Widths for layers, from what each loses at each width and from the bits there are."""
+"""The choice of widths for layers, from their losses at each width and a budget of bits."""
 
 import heapq
 import math
@@ -20,10 +20,10 @@ class Solution:
 
     Attributes:
         widths: int64 [n_layers], bits per weight.
-        loss: sum of the losses at these widths, of the layers that were not left out.
-        bound: no widths within the budget have a smaller loss, up to the solver's tolerance; None where it has none.
-        status: "optimal" if nothing better exists up to the solver's tolerance; else why it is not known: "greedy",
-            "time limit", or what the solver said.
+        loss: sum of the losses at these widths, of the layers that are not left out.
+        bound: lower bound of the loss of any widths within the budget, up to the solver's tolerance; None if there is
+            none.
+        status: "optimal" up to the solver's tolerance; else "greedy", "time limit", or the solver's message.
     """
 
     widths: Ints
@@ -45,10 +45,10 @@ def solve(
 ) -> Solution:
     """Choose a width for each layer: least total loss with at most `budget` bits per weight.
 
-    sum over layers of n_weights * width <= budget * sum of n_weights, in whole bits; the budget is the decimal number
-    that it is written as (3.3 is 33/10). Losses add up. Bits that are left over are used wherever a layer can still
-    be widened, even if its loss does not fall. Layers with the same number in `units` get one width, and those with
-    a width in `kept` have that one; `method` is "knapsack" or "greedy".
+    sum over layers of n_weights * width <= budget * sum of n_weights, in whole bits; the budget is taken as the decimal
+    number (3.3 is 33/10). The total loss is the sum of the layers' losses. Remaining bits are used to widen layers even
+    if the loss does not fall. Layers with the same number in `units` get one width, and those with a width in `kept`
+    keep it; `method` is "knapsack" or "greedy".
     """
     kept = [None] * len(n_weights) if kept is None else kept
     free = np.array([width is None for width in kept])
@@ -71,8 +71,8 @@ def _solved(
 ) -> tuple[Ints, float | None, str]:
     """Level of every unit, a bound on the loss, and a status.
 
-    The greedy choice comes first and is preferred among equals. HiGHS meets constraints up to a tolerance, so what it
-    finds is counted in whole bits, and dropped if there are too many.
+    The greedy choice comes first and is preferred among equals. HiGHS meets constraints only up to a tolerance, so the
+    bits of its solution are counted exactly, and a solution with too many is dropped.
     """
     levels = _widened(losses, bits, capacity, np.zeros(len(losses), np.int64))
     loss = _total(losses, levels)
@@ -80,7 +80,7 @@ def _solved(
         return levels, 0.0, "optimal"
     if method == "greedy":
         return levels, None, "greedy"
-    # HiGHS stops at a millionth, so the best loss known becomes a thousand; what alone loses more is in no optimum
+    # HiGHS stops at a gap of 1e-6, so losses are scaled; a level that alone exceeds the best loss is never optimal
     scale = loss / 1000
     result = _optimum(np.minimum(losses, 2 * loss) / scale, bits, capacity, time_limit)
     if result.x is not None:
@@ -94,7 +94,7 @@ def _solved(
 
 
 def _optimum(losses: Floats, bits: Ints, capacity: int, time_limit: float) -> Any:
-    """Least sum of losses with one level for each unit, as HiGHS finds it."""
+    """Minimize the sum of losses with one level for each unit, by HiGHS."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 -- takes long to import
     from scipy.sparse import eye_array, kron  # noqa: PLC0415 -- as above
 
@@ -114,9 +114,9 @@ def _optimum(losses: Floats, bits: Ints, capacity: int, time_limit: float) -> An
 def _widened(losses: Floats, bits: Ints, capacity: int, levels: Ints) -> Ints:
     """Widen units while any fits, each time where loss falls most per added bit.
 
-    Between two widths this is the paper's rule: the fall is then the loss at the lower one. Losses do not rise with
-    the width, so this never costs anything, and it may go where nothing is gained: a loss is an estimate, and an
-    average that was granted is used. Ties go to the unit defined first, then to the least step.
+    Between two widths this is the paper's rule, as the fall is then the loss at the lower one. Losses do not rise with
+    the width, so that widening never harms; it goes on without a gain, because a loss is only an estimate and the
+    budget was granted. Ties go to the first unit, then to the smallest step.
 
     Source: section 5.1 and the appendix on allocation criteria.
     """
@@ -124,7 +124,7 @@ def _widened(losses: Floats, bits: Ints, capacity: int, levels: Ints) -> Ints:
     steps: list[tuple[float, int, int]] = []
 
     def offer(unit: int) -> None:
-        """The unit's best step among those that fit, where there is one."""
+        """Add the unit's best step among those that fit, if there is one."""
         at = levels[unit]
         costs = bits[unit] - bits[unit, at]
         fits = (costs > 0) & (costs <= left)

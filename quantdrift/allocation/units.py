@@ -1,4 +1,4 @@
-"""Which layers share one width, and which are left out of an allocation, from their names."""
+"""Layers that share one width, and layers that an allocation leaves out, told by their names."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,23 +25,23 @@ FUSED: tuple[tuple[str, ...], ...] = (
     ("gate_proj", "up_proj"),
     ("w1", "w3"),
 )
-"""Last parts of names of layers with the same input that runtimes multiply at once."""
+"""Last parts of the names of layers with the same input, which runtimes fuse."""
 _FIRST = {part: parts[0] for parts in FUSED for part in parts}
 _EXPERT_OF_LIST = re.compile(r"(?P<stack>(?:.*\.)?experts)\.(?:expert_)?[0-9]+(?:\..+)?")
-"""A module for each expert: mlp.experts.3.gate_proj."""
+"""Experts as a module each: mlp.experts.3.gate_proj."""
 _EXPERT_OF_STACK = re.compile(
     r"(?P<stack>.+?)(?:\.(?:gate_up_proj|up_proj|down_proj)|(?:\.(?:input|output)_linear)?\.weight)\.[0-9]+"
 )
-"""One parameter for all experts, as `find_linears` names its parts: mlp.experts.down_proj.3; or two
-modules beside each other, each with a stack of its own."""
+"""Experts in one parameter, whose parts `find_linears` names mlp.experts.down_proj.3; or in two modules with a stack
+each."""
 
 
 def runtime_units(names: Sequence[str]) -> NDArray[np.int64]:
-    """Number the layers so that those get the same number which runtimes fuse.
+    """Number the layers, with the same number for layers that runtimes fuse.
 
-    vLLM and SGLang multiply query, key and value at once, and gate and up; in a file that they read, such layers must
-    have one scheme. The experts of a mixture, with all their matrices, are one kernel's and need one scheme, too. A
-    mixture's shared expert is a layer like any other.
+    vLLM and SGLang fuse query, key and value, and gate and up, which need one scheme in a file for them. All experts
+    of a mixture, with all their matrices, also need one scheme, as one kernel computes them. The shared expert of a
+    mixture is an ordinary layer.
     """
     numbers: dict[tuple[str, str], int] = {}
     return np.array([numbers.setdefault(_unit(name), len(numbers)) for name in names], dtype=np.int64)
@@ -55,7 +55,7 @@ def _unit(name: str) -> tuple[str, str]:
 
 
 def excluded(names: Sequence[str], patterns: Mapping[str, int], *, units: NDArray[np.int64]) -> dict[str, int]:
-    """Layers that an allocation leaves out, and the width that they are kept at; the last pattern decides."""
+    """The layers that an allocation leaves out, and the widths that they keep; the last matching pattern decides."""
     kept: dict[str, int] = {}
     for pattern, width in patterns.items():
         if width not in POSSIBLE_BITS:

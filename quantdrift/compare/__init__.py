@@ -1,1 +1,1 @@
-"""Verdicts from numbers: two runs, buckets, corpus size."""
+"""Comparisons of runs: two runs, several corpora, buckets of inputs, corpus sizes."""

@@ -18,7 +18,7 @@ EDGES: Mapping[str, tuple[float, ...]] = {
     "separation": (0, 0.05, 0.1, 0.2, 0.5, 1),
     "contenders": (0, 1, 2, 3, 4, 5, 11, 51, 121),
 }
-"""Where buckets begin, for the quantities the paper sorts by; the last has no upper end."""
+"""The lower ends of the paper's buckets; the last bucket has no upper end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ def breakdown(
     """Metrics over the inputs of each bucket, pooled over runs."""
     if by.family.when_cut != "the same" and not all(evidence.exact for evidence in group):
         raise MetricError(
-            f"inputs cannot be sorted by {by}: of lists that were cut short, or answers without "
-            "scores, it is a bound at best. Sort by another metric, e.g. gap or candidate_gap"
+            f"inputs cannot be sorted by {by}: for truncated lists, or answers without scores, it is at best a bound. "
+            "Sort by another metric, e.g. gap or candidate_gap"
         )
     starts = edges_of(by, group) if edges is None else tuple(edges)
     ranges = list(pairwise((*starts, math.inf)))
@@ -57,7 +57,7 @@ def breakdown(
 def edges_of(by: Metric, group: Sequence[Evidence]) -> tuple[float, ...]:
     """Default edges: the paper's for separation and contenders, quartiles for anything else.
 
-    Where runs stored too few ranks to tell large contender counts apart, these buckets are joined.
+    If runs stored too few ranks to distinguish large counts of contenders, the buckets of these are merged.
     """
     if str(by) in EDGES:
         censored = by.family.censored
@@ -73,7 +73,7 @@ def edges_of(by: Metric, group: Sequence[Evidence]) -> tuple[float, ...]:
 
 
 def range_words(where: Slice) -> str:
-    """A bucket as people read it: "0.1 to below 0.2", "1 or more"."""
+    """A bucket in words: "0.1 to below 0.2", "1 or more"."""
     low, high = f"{where.low:.4g}", f"{where.high:.4g}"
     if math.isinf(where.high):
         return f"{low} or more"

@@ -1,7 +1,7 @@
 """The effect of the size of the corpus: the same queries at the smallest and the largest size.
 
-Two paired exact tests: McNemar's on which queries flip, and the sign test on which way each query's separation ratio
-moved. The sign test is McNemar's on "rose" and "fell".
+There are two exact paired tests: McNemar's test on flips, and the sign test on the direction in which each query's
+separation ratio moved, which is McNemar's test on "rose" and "fell".
 
 Source: paper, appendix, "Corpus size, case by case".
 """
@@ -65,7 +65,7 @@ def compare_sizes(smaller: Evidence, larger: Evidence) -> SizeEffect:
     pair = (smaller, larger)
     flips = [perturbation.flips(evidence) for evidence in pair]
     ratios = [perturbation.separation_ratio(evidence) for evidence in pair]
-    # a corpus of one document has no runner-up, so no ratio: NaN is neither lower nor higher
+    # the ratio is NaN for a corpus of one document, and NaN is neither lower nor higher
     moved = mcnemar_exact(ratios[1] < ratios[0], ratios[1] > ratios[0])
     flipped = mcnemar_exact(*flips)
     medians = [finite(parse_metric("separation")(evidence).value) for evidence in pair]

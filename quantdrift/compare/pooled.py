@@ -1,7 +1,7 @@
 """One verdict over several corpora: is a scheme worse than another?
 
-Corpora are strata: within each, inputs are paired, and all corpora weigh the same in a mean. Seeds of one corpus are no
-strata, for they answer the same inputs: they are averaged, input by input.
+Corpora are strata: within each, inputs are paired, and all corpora have the same weight in a mean. Seeds are not
+strata, as they share the inputs of a corpus, and are averaged input by input.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,27 +35,27 @@ class Pooled:
     """A scheme against another, over the corpora that both were measured on.
 
     Attributes:
-        model: as the study calls it.
-        scheme: that is asked about, without its seed.
+        model: the study's name of the model.
+        scheme: the scheme, without its seed.
         against: the scheme that it is compared with.
-        metric: by which.
-        n_corpora: corpora of both.
-        n_inputs: of all of them, each counted once.
-        n_seeds: most seeds of a corpus, of either scheme.
-        mean: mean over corpora of the metric, of the scheme.
+        metric: the metric.
+        n_corpora: number of corpora that have both.
+        n_inputs: number of inputs of all corpora, each counted once.
+        n_seeds: most seeds of either scheme on a corpus.
+        mean: the scheme's mean of the metric over corpora.
         se: its standard error over corpora, as in the paper's tables; None for one corpus.
         difference: mean over corpora of scheme minus the other.
         difference_se: its standard error over corpora.
-        low: lower end of the 95 % interval of the difference, on these corpora: inputs are resampled within each.
+        low: lower end of the difference's 95 % interval for these corpora, whose inputs are resampled.
         high: upper end.
-        corpora_worse: corpora on which the scheme is worse on the mean.
-        worse: inputs of all corpora on which the scheme is worse.
-        better: inputs on which it is better.
+        corpora_worse: number of corpora on which the scheme's mean is worse.
+        worse: number of inputs on which the scheme is worse.
+        better: number of inputs on which it is better.
         test: "stratified McNemar" or "stratified randomization".
         p: two-sided.
         p_holm: adjusted for the number of schemes, by Holm.
-        verdict: at 5 %, by the adjusted p.
-        notes: what to know.
+        verdict: by the adjusted p at 5 %.
+        notes: remarks.
     """
 
     model: str
@@ -90,33 +90,32 @@ def check_pooled(metric: Metric) -> None:
     per_input = metric.uncertainty != "order statistics" and metric.arm != "relative"
     if not per_input or metric.direction == "none" or metric.family.of_reference or metric.arm == "reference":
         raise QuantDriftError(
-            "corpora are pooled by a metric of which inputs have values, the lower or the higher the better, such as "
-            f"flip@1, gold_lost@1 or ndcg@10; {metric} is {'none' if per_input else 'a median, a quantile or a ratio'}"
+            "corpora are pooled by a metric with a value for each input and a better direction, such as flip@1, "
+            f"gold_lost@1 or ndcg@10; {metric} is {'not' if per_input else 'a median, a quantile or a ratio'}"
         )
 
 
 def pool(strata: Strata, metric: Metric, *, model: str, scheme: str, against: str, seed: int = 0) -> Pooled | None:
-    """A scheme against another, over several corpora; None where no corpus has the metric for both.
+    """Compare a scheme with another over several corpora; None if no corpus has the metric for both.
 
     The difference is the mean over corpora of the mean over inputs, scheme minus the other. Its interval resamples the
-    inputs within each corpus (stratified paired bootstrap), so it is about these corpora; the standard error over
-    corpora is about corpora like these.
+    inputs within each corpus (stratified paired bootstrap), so it holds for these corpora; the standard error over
+    corpora is for corpora like these.
 
-    For a metric of yes or no with one seed the test is the stratified McNemar test: if there is no difference, an
-    input on which the two disagree is a fair coin whatever its corpus, so that the counts summed over corpora are one
-    binomial draw. Else it is a randomization test: if there is none, the difference of an input could as well have
-    the other sign. The statistic is the difference above, in which an input weighs 1 / (corpora x inputs of its
-    corpus).
+    For a metric of 0 or 1 with one seed the test is the stratified McNemar test: without a difference, an input on
+    which the two disagree is a fair coin in every corpus, so that the counts summed over corpora are one binomial draw.
+    Otherwise it is a randomization test: without a difference, that of an input could as well have the other sign. The
+    statistic is the difference above, in which an input weighs 1 / (corpora x inputs of its corpus).
 
-    Data that are there twice, under two names, are one corpus.
+    The same data under two names count once.
 
     Args:
         strata: the runs; those of one corpus share its reference and data.
-        metric: see `check_pooled`.
-        model: for the result.
-        scheme: likewise.
-        against: likewise.
-        seed: of resampling and sign changes.
+        metric: a metric that `check_pooled` accepts.
+        model: the model's name for the result.
+        scheme: the scheme's name for the result.
+        against: the other scheme's name for the result.
+        seed: seed of resampling and sign changes.
 
     Raises:
         RunError: two runs of a corpus are not of the same data, reference and settings.
@@ -174,8 +173,8 @@ def adjusted(tests: Sequence[Pooled], metric: Metric) -> list[Pooled]:
     """The tests with p-values adjusted for their number, and verdicts."""
     results = []
     for test, p in zip(tests, holm([test.p for test in tests]), strict=True):
-        assert p is not None  # it is of a test that was made
-        # by what was tested: counts of inputs, or the mean over corpora
+        assert p is not None  # there is a p for every test
+        # the direction of the test: counts of inputs, or the mean over corpora
         harm = test.worse - test.better if test.test == MCNEMAR else _harm(test, metric)
         verdict: Told = NONE if p >= ALPHA else "worse" if harm > 0 else "better"
         results.append(replace(test, p_holm=p, verdict=verdict))
@@ -187,7 +186,7 @@ def _harm(test: Pooled, metric: Metric) -> float:
 
 
 def in_words(tests: Sequence[Pooled], metric: Metric) -> list[str]:
-    """The verdicts in plain words, one sentence each; the numbers behind them stand in the table."""
+    """The verdicts in words, one sentence each; their numbers are in the table."""
     against = f"{tests[0].against} by {metric}" if tests else ""
     heads: Mapping[Told, str] = {
         "worse": f"Shown to be worse than {against}",
@@ -203,7 +202,7 @@ def in_words(tests: Sequence[Pooled], metric: Metric) -> list[str]:
 
 
 def _named(test: Pooled, metric: Metric) -> str:
-    """The scheme; small corpora weigh as much as large ones in a mean, which can then contradict the inputs."""
+    """Name a scheme, with a remark if the mean over corpora, where small ones weigh as much, contradicts the test."""
     contrary = test.verdict != NONE and (test.verdict == "worse") != (_harm(test, metric) > 0)
     other = " (though the mean over corpora goes the other way)" if contrary else ""
     return f"{test.model} {test.scheme}{other}"
@@ -213,7 +212,7 @@ def _named(test: Pooled, metric: Metric) -> str:
 
 
 def _averaged(runs: tuple[Sequence[Run], Sequence[Run]], metric: Metric) -> tuple[Values, Values] | None:
-    """The values of both systems on the inputs that all their runs have, each the mean over seeds."""
+    """Both systems' means over seeds, on the inputs that all runs have."""
     first = runs[0][0]
     columns: list[dict[str, float]] = []
     for run in (*runs[0], *runs[1]):

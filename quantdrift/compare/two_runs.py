@@ -1,7 +1,7 @@
 """Two candidates of one reference on the same inputs: is B worse than A, or no worse?
 
-Run A is, say, of minilm@W4-g64 and run B of minilm@W4-channel, on the same corpus. They are joined by input id;
-`quantdrift.statistics` then has difference, tests and verdict of each metric.
+For example, run A is of minilm@W4-g64 and run B of minilm@W4-channel, on the same corpus. They are joined by input id,
+and `quantdrift.statistics` computes difference, tests and verdict of each metric.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from quantdrift.statistics.verdicts import PairedComparison, PairedSample, compa
 DEFAULT_METRICS = (
     "flip@1", "gold_lost@1", "gold_lost@5", "gold_lost@10", "ndcg@10", "recall@1", "recall@10", "mrr@10", "separation",
 )  # fmt: skip
-"""What is compared when nobody asks for particular metrics, where it is defined."""
+"""The default metrics of a comparison."""
 
 CLASSIFICATION_METRICS = ("flip@1", "gold_lost@1", "accuracy", "separation")
 """Default metrics of runs on classification data, where an input has one right answer."""
@@ -31,10 +31,10 @@ JUDGED = frozenset({"flip@1", "gold_lost@10", "ndcg@10", "accuracy"})
 """The default metrics that get a verdict, as they do in a gate that has no rules of its own; the others are shown."""
 
 LEAST_ALPHA, MOST_ALPHA = 1e-9, 0.5
-"""Normal quantiles of much less do not exist in floating point."""
+"""The range of alpha; below it, normal quantiles are not accurate in floating point."""
 
 STRAY = 0.01
-"""Share of the inputs that may have a value in one run only; more are no accident of rounding."""
+"""Most inputs, as a share, that may have a value in only one run; rounding does not explain more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,12 @@ class Comparison:
     Attributes:
         a: the first run.
         b: the second run.
-        n_inputs: inputs of either.
-        margin: by how much B may be worse, in each metric's own unit; None if not asked.
+        n_inputs: number of inputs that both have.
+        margin: the difference by which B may be worse, in each metric's own unit; None if not given.
         alpha: level of the verdicts.
-        seed: of resampling and permutations.
+        seed: seed of resampling and permutations.
         metrics: one comparison per metric.
-        notes: what to know before reading them.
+        notes: remarks on the comparison.
     """
 
     a: Run
@@ -62,7 +62,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Give a JSON object."""
+        """The comparison as a JSON object."""
         arms = {"a": self.a, "b": self.b}
         return {
             **{arm: {"spec": run.record.get("spec"), "path": str(run.path)} for arm, run in arms.items()},
@@ -85,17 +85,17 @@ def compare_runs(
     """Compare two runs of the same data and reference, metric by metric.
 
     Args:
-        a: the run that is compared with, or its folder.
-        b: the run that is asked about, or its folder.
-        metrics: which, e.g. ["flip@1", "ndcg@10"]; if not given, those of `DEFAULT_METRICS` (of
-            `CLASSIFICATION_METRICS` on classification data) that these runs define, of which `JUDGED` get a verdict.
-        margin: by how much B may be worse, in each metric's own unit; None for no such test.
+        a: the run to compare with, or its folder.
+        b: the run to judge, or its folder.
+        metrics: e.g. ["flip@1", "ndcg@10"]; by default those of `DEFAULT_METRICS` (or `CLASSIFICATION_METRICS` on
+            classification data) that are defined for these runs, of which `JUDGED` get a verdict.
+        margin: the difference by which B may be worse, in each metric's own unit; None for no such test.
         alpha: level of the verdicts, over all judged metrics together.
-        seed: of resampling and permutations.
+        seed: seed of resampling and permutations.
 
     Raises:
         RunError: the runs cannot be compared; lists everything that differs.
-        MetricError: a metric that was asked for looks deeper than a run stored.
+        MetricError: a metric that was asked for needs more ranks than a run stored.
         QuantDriftError: the margin or alpha is out of its range.
     """
     if not LEAST_ALPHA <= alpha <= MOST_ALPHA:
@@ -122,9 +122,9 @@ def compare_runs(
 
 
 def joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
-    """The evidence of both, input by input, and what to know of it.
+    """The evidence of both runs on the same inputs in the same order, and remarks.
 
-    Inputs are left out that the other run does not have because it measured its layers on them.
+    Inputs that one run does not have, because its layers were measured on them, are left out of the other.
     """
     first, second = a.evidence(), b.evidence()
     if not first.n_inputs:
@@ -167,7 +167,7 @@ def joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
 
 
 def _sample(metric: Metric, first: Evidence, second: Evidence) -> PairedSample:
-    """The values of both runs, where both have one."""
+    """The values of both runs on inputs with a value in both."""
     family, both_runs = metric.family, (first, second)
     # the reference is shared by both runs; in a change it cancels
     shared = metric.arm == "reference" or family.of_reference
@@ -192,7 +192,7 @@ def _sample(metric: Metric, first: Evidence, second: Evidence) -> PairedSample:
         ask = f"change.{str(metric).removeprefix('relative.')}"
         return sample(f"a ratio of means has no value per input; compare {ask}")
     if family.when_cut != "the same" and not (first.exact and second.exact):
-        return sample("only a bound is known, of lists that were cut short")
+        return sample("only a bound is known, as the lists are truncated")
     a, b = (metric.told_apart(metric.per_input(run), both_runs) for run in both_runs)
     here, there = ~np.isnan(a), ~np.isnan(b)
     both = here & there
@@ -204,7 +204,7 @@ def _sample(metric: Metric, first: Evidence, second: Evidence) -> PairedSample:
         return sample(f"{uneven}: not the same inputs, so not paired")
     reason = f"{uneven}; they are left out" if only_a or only_b else None
     if shared:
-        reason = "of the reference, which both runs share"
+        reason = "a value of the reference, which both runs share"
     if family.cutoff_is == "level":
-        reason = "each threshold is calibrated on a part of the run, and no paired test sees that draw"
+        reason = "each threshold is calibrated on a part of the run, a choice that no paired test takes into account"
     return sample(reason, a[both], b[both])

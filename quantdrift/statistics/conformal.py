@@ -1,7 +1,7 @@
-"""Confidence of a model, from its own scores, and the least of it that can be trusted.
+"""The confidence of a model from its own scores, and the least confidence that can be trusted.
 
-A confidence is larger where a model is surer, so one rule ("trust what is at least this sure") serves the stability
-check and routing. None of it needs torch.
+A larger confidence means a surer model, so that one threshold serves the stability check and routing. Nothing here
+needs torch.
 
 Source: paper, section 3; appendix, "Comparison with confidence scores".
 """
@@ -56,20 +56,20 @@ _TURNED = {"below": "above", "above": "below", "at least": "at most"}
 
 
 def in_words(name: ConfidenceName, relation: str, value: float) -> str:
-    """A confidence, or a rule about one, as people read it: "gap below 0.5", "entropy above 1.2 nats"."""
+    """A rule about a confidence in words: "gap below 0.5", "entropy above 1.2 nats"."""
     if name != "entropy":
         return f"{name} {relation} {value:.4g}"
-    return f"entropy {_TURNED.get(relation, relation)} {0.0 - value:.4g} nats"  # kept as minus the entropy
+    return f"entropy {_TURNED.get(relation, relation)} {0.0 - value:.4g} nats"  # it is stored as minus the entropy
 
 
 # --- confidences ----------------------------------------------------------------------------------
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """An array of what a model returned: array, nested list, a tensor on any device, a result with `logits`."""
+    """Convert a model's output to an array: nested lists, a tensor on any device, a result with `logits`."""
     values = getattr(values, "logits", values)
     try:
-        if hasattr(values, "detach"):  # a tensor is told by what it can do, so that no framework is imported
+        if hasattr(values, "detach"):  # a tensor is recognized without importing its framework
             values = values.detach().cpu()
             values = values.float() if "bfloat16" in str(values.dtype) else values  # which numpy does not have
         return np.asarray(values)
@@ -94,14 +94,14 @@ def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> Floats:
 
 
 def confidence_in(evidence: Evidence, name: ConfidenceName = "gap") -> Floats:
-    """Confidence of the candidate on every input of a run; NaN where there is only one item."""
+    """Confidence of the candidate on every input of a run; NaN if there is only one item."""
     if name == "gap":
         return perturbation.candidate_gap(evidence)
     _check_name(name)
     if evidence.confidence is None:
         raise RunError(
-            f"{name} is of class probabilities, and this run ranks by similarities, whose softmax "
-            "is none; expected a run on classification data. Use gap"
+            f"{name} needs class probabilities, and a softmax of this run's similarities gives none; expected a run on "
+            "classification data. Use gap"
         )
     values = evidence.confidence.msp if name == "msp" else -evidence.confidence.entropy
     return np.where(evidence.n_items > 1, values, np.nan)
@@ -122,11 +122,11 @@ def softmax_confidence(logits: ArrayLike) -> Confidence:
 
 
 def _gap_of(scores: ArrayLike) -> Floats:
-    """Two passes in the scores' own dtype, as a server asks this of every answer it gives.
+    """First minus second score, in two passes in the scores' own dtype, as a server computes it for every answer.
 
     Only the two scores are widened, so that their difference is exact.
     """
-    matrix = _matrix(scores).copy()  # the first score is struck out to find the second
+    matrix = _matrix(scores).copy()  # the first score is overwritten to find the second
     rows, best = np.arange(len(matrix)), matrix.argmax(axis=1)
     first = matrix[rows, best].astype(np.float64)
     matrix[rows, best] = -np.inf
@@ -168,12 +168,12 @@ class Observed:
     """Confidence, flips and nonconformity of calibration inputs.
 
     Attributes:
-        confidence: float64 [n_inputs], what a server will see, larger is surer; NaN where there is only one item,
-            which cannot change and takes no part.
+        confidence: float64 [n_inputs], as a server will see it, larger is surer; NaN for inputs with only one item,
+            which cannot change and are left out.
         flipped: bool [n_inputs], whether the top-1 changed.
         values: float64 [n_inputs], the nonconformity, above the candidate gap wherever the top-1 changed; None for a
             confidence, which has none.
-        n_items: least and greatest number of items of an input that takes part; 0 if none does.
+        n_items: least and greatest number of items of the inputs that are used; 0 if there are none.
     """
 
     confidence: Floats
@@ -183,7 +183,7 @@ class Observed:
 
     @property
     def defined(self) -> NDArray[np.bool_]:
-        """The inputs that take part, bool [n_inputs]."""
+        """The inputs that are used, bool [n_inputs]."""
         return ~np.isnan(self.confidence)
 
     def part(self, rows: NDArray[Any]) -> "Observed":
@@ -195,12 +195,12 @@ class Observed:
 
 
 def bounds_gap(statistic: Statistic) -> bool:
-    """Whether it bounds what quantization can overturn (S, 2 epsilon), in units of the gap."""
+    """Whether a statistic bounds the gap that quantization can overturn (S, 2 epsilon)."""
     return statistic in {"S", "2epsilon"}
 
 
 def confidence_name(statistic: Statistic) -> ConfidenceName:
-    """Name the confidence that a check by this statistic looks at when it serves."""
+    """The confidence that a check by this statistic uses when it serves."""
     if statistic not in STATISTICS:
         raise UnknownNameError("statistic", statistic, STATISTICS, hint=f"(expected {', '.join(STATISTICS)})")
     return "gap" if bounds_gap(statistic) else cast(ConfidenceName, statistic)
@@ -230,10 +230,9 @@ def promised(guarantee: Guarantee, statistic: Statistic | None, confidence: floa
 def observe(source: Source, statistic: Statistic = "S") -> Observed:
     """Confidence, flips and nonconformity of every input.
 
-    S = max_j (delta[c] - delta[j]) with c the candidate's top-1, or 2 max_j |delta[j]|. Where the top-1 changed and
-    the candidate gap is not below that (a tie broken by position, or a delta that was rounded), the value is the next
-    floating-point number above the gap instead: the guarantee rests on "a flip implies gap < value", and so it holds
-    to the last bit.
+    S = max_j (delta[c] - delta[j]) with c the candidate's top-1, or 2 max_j |delta[j]|. If the top-1 changed and the
+    candidate gap is not below that (a tie broken by position, or a rounded delta), the value is the next floating-point
+    number above the gap instead, because the guarantee needs "a flip implies gap < value" to the last bit.
     """
     name, values = confidence_name(statistic), None
     if isinstance(source, Evidence):
@@ -243,8 +242,8 @@ def observe(source: Source, statistic: Statistic = "S") -> Observed:
             )
         if not source.exact and bounds_gap(statistic):
             raise StabilityError(
-                f"{statistic} is the greatest over all items, and this run knows the scores of some "
-                "only (it was made of lists that were cut short, or of answers without scores)"
+                f"{statistic} is a maximum over all items, and this run knows only some scores (it was made from "
+                "truncated lists, or from answers without scores)"
             )
         gap, confidence = perturbation.candidate_gap(source), confidence_in(source, name)
         flipped, n_items = perturbation.flips(source), source.n_items[source.n_items > 1]
@@ -280,7 +279,7 @@ def conformal_rank(n: int, alpha: float) -> int:
 
 
 def least_inputs(alpha: float) -> int:
-    """Number of calibration inputs that a level takes before anything is accepted: ceil(1 / alpha) - 1.
+    """Least number of calibration inputs with which a level accepts any answer: ceil(1 / alpha) - 1.
 
     >>> [least_inputs(alpha) for alpha in (0.1, 0.05, 0.01)]
     [9, 19, 99]
@@ -300,13 +299,13 @@ def nothing_accepted(n: int, alpha: float, confidence: float | None = None) -> s
     if n >= least:
         return None
     return (
-        f"nothing can be accepted at level {alpha:g} from so few inputs: that takes {least:,} "
+        f"nothing can be accepted at level {alpha:g} from so few inputs: it needs {least:,} "
         f"calibration inputs, and there {'is' if n == 1 else 'are'} {n:,}"
     )
 
 
 def split_conformal_threshold(values: Floats, alpha: float) -> float:
-    """The ceil((n + 1)(1 - alpha))-th smallest value; accept where the candidate gap reaches it.
+    """The ceil((n + 1)(1 - alpha))-th smallest value; an answer is accepted if its candidate gap reaches it.
 
     A flip implies gap < value, so an accepted flip has a value above the threshold, and among n + 1 exchangeable
     inputs at most a share alpha can have that.
@@ -321,15 +320,15 @@ def split_conformal_threshold(values: Floats, alpha: float) -> float:
 
 
 def generic_threshold(confidence: Floats, flipped: NDArray[np.bool_], alpha: float) -> float:
-    """The confidence quantile of flipped calibration inputs; accept what is surer than it.
+    """The confidence quantile of flipped calibration inputs; an answer is accepted if it is surer.
 
     The r-th smallest confidence among the flipped ones, r = min(ceil((n_flipped + 1)(1 - alpha)), n_flipped); -inf
-    (accept everything) where none flipped; +inf where there are too few inputs.
+    (accept everything) if none flipped; +inf if there are too few inputs.
 
-    It is valid for any confidence: let m of the n + 1 exchangeable inputs flip, the new one among them, so that
-    n_flipped = m - 1. It is accepted only if it ranks above r of the m, which m - r of them do at most. So P(accepted
-    and flipped) <= (m - r) / (n + 1), which is at most alpha m / (n + 1) for the first r and 1 / (n + 1) for the
-    second; both are at most alpha if n + 1 >= 1 / alpha.
+    It is valid for any confidence: let m of the n + 1 exchangeable inputs flip, including the new one, so that
+    n_flipped = m - 1. The new one is accepted only if it ranks above r of the m, which at most m - r of them do. So
+    P(accepted and flipped) <= (m - r) / (n + 1), which is at most alpha m / (n + 1) for the first r and 1 / (n + 1) for
+    the second; both are at most alpha if n + 1 >= 1 / alpha.
 
     >>> generic_threshold(np.arange(9.0), np.arange(9) % 2 == 0, 0.5)  # flipped: 0, 2, 4, 6, 8
     4.0
@@ -344,7 +343,7 @@ def generic_threshold(confidence: Floats, flipped: NDArray[np.bool_], alpha: flo
 
 
 def threshold_of(observed: Observed, alpha: float, confidence: float | None = None) -> float:
-    """The threshold that these calibration inputs give, all of which have a confidence.
+    """The threshold from calibration inputs, all of which have a confidence.
 
     Args:
         observed: the calibration inputs.
@@ -359,17 +358,17 @@ def threshold_of(observed: Observed, alpha: float, confidence: float | None = No
 
 
 def accepts(confidence: Floats, threshold: float, statistic: Statistic) -> NDArray[np.bool_]:
-    """At or above the threshold where it bounds the gap; above it for a generic confidence.
+    """Whether each answer is accepted: at or above the threshold for a bound of the gap, else only above it.
 
-    What is NaN or infinite comes of no finite scores and is never accepted; without that a check which accepts
-    nothing, by a threshold of +inf, would accept an infinite confidence.
+    A confidence that is NaN or infinite, from scores that are not finite, is never accepted, not even by a threshold of
+    +inf, which accepts nothing.
     """
     reached = confidence >= threshold if bounds_gap(statistic) else confidence > threshold
     return np.asarray(reached & np.isfinite(confidence))
 
 
 def accepted_where(statistic: Statistic, threshold: float) -> str:
-    """Tell what a threshold accepts: "gap at least 0.5"; "nothing" and "everything" where it is infinite."""
+    """The rule of a threshold in words: "gap at least 0.5"; "nothing" or "everything" where it is infinite."""
     if math.isinf(threshold):
         return "nothing" if threshold > 0 else "everything"
     return in_words(confidence_name(statistic), "at least" if bounds_gap(statistic) else "above", threshold)
@@ -387,13 +386,13 @@ def _exact(alpha: float) -> Fraction:
 # --- held out -------------------------------------------------------------------------------------
 
 MOST = 1_000
-"""No more inputs than these calibrate; the others are what is measured."""
+"""Most inputs that are used for calibration; the others are used for measuring."""
 
 
 def calibrates(input_ids: NDArray[np.object_]) -> NDArray[np.bool_]:
-    """Half of the inputs (rounded down), at most 1,000: those whose ids hash least, bool [n_inputs].
+    """The calibration inputs, bool [n_inputs]: half of all (rounded down), at most 1,000, with the least hashes of ids.
 
-    The choice knows neither scores nor order, and two runs on the same inputs make the same one.
+    The choice depends neither on scores nor on the order, and is the same for all runs on the same inputs.
     """
     digests = [int.from_bytes(blake2b(str(name).encode(), digest_size=8).digest(), "big") for name in input_ids]
     chosen = np.zeros(len(digests), dtype=bool)

@@ -1,6 +1,6 @@
 """Estimates with intervals: Wilson for rates, order statistics for medians, bootstrap for means.
 
-A value that is undefined says so, and why.
+An undefined value has a reason.
 """
 
 import math
@@ -53,13 +53,13 @@ CONFIDENCE = 0.95
 RESAMPLES = 2000
 
 _AT_ONCE = 2**20
-"""Inputs drawn at a time: 8 MiB of places. The draws do not depend on it."""
+"""Inputs drawn at once, 8 MiB of indices. The draws do not depend on it."""
 
 
 def resampled(
     statistic: Callable[[NDArray[np.int64]], NDArray[np.float64]], n: int, *, seed: int
 ) -> NDArray[np.float64]:
-    """A statistic of resamples, each of n inputs that are drawn with replacement."""
+    """A statistic of resamples; each draws n inputs with replacement."""
     rng = np.random.default_rng(seed)
     rows = max(1, _AT_ONCE // n)
     parts = []
@@ -100,8 +100,7 @@ class Estimate:
         high: upper end.
         n: number of inputs for which the quantity is defined.
         reason: why value is None.
-        bound: of a quantity that is only known to be at least ("lower") or at most ("upper") so much for every input:
-            which of the two the value is.
+        bound: "lower" or "upper" if only such a bound of the quantity is known for every input; the value is then one.
     """
 
     value: Real | None
@@ -112,9 +111,9 @@ class Estimate:
     bound: Literal["lower", "upper"] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Give a JSON object: value, low, high, n and bound; or value null and the reason.
+        """A JSON object: value, low, high, n and bound; or value null and the reason.
 
-        JSON has no infinity, so an infinite value is null too, with a reason that says so.
+        JSON has no infinity, so an infinite value is null too, with a reason that names it.
         """
         if self.value is None:
             return {"value": None, "reason": self.reason}
@@ -131,7 +130,7 @@ class Estimate:
 
 
 def as_json(value: Any) -> Any:
-    """A result as JSON values: a record is an object, infinity and NaN are null, and what has a `to_json` has that."""
+    """A result as JSON values, by `to_json` if it has one; dataclasses become objects, infinity and NaN null."""
     if is_dataclass(value):
         return {field.name: _as_part(getattr(value, field.name)) for field in fields(value)}
     return _as_part(value)
@@ -150,12 +149,12 @@ def _as_part(value: Any) -> Any:
 
 
 def finite(value: Any) -> float | None:
-    """A number as JSON has it, which knows no NaN and no infinity."""
+    """A number for JSON: None for NaN and infinity."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
 def undefined(reason: str) -> Estimate:
-    """An estimate that has no value, and why."""
+    """An estimate without a value, and the reason."""
     return Estimate(value=None, reason=reason)
 
 
@@ -181,7 +180,7 @@ def share_estimate(hits: int, n: int) -> Estimate:
     width = 2 * (n + z * z)
     center = (2 * hits + z * z) / width
     half = z / width * math.sqrt(4 * hits * (1 - share) + z * z)
-    # at both ends of the scale the formula comes to them but for rounding
+    # without rounding the formula gives these ends exactly
     low, high = 0.0 if hits == 0 else center - half, 1.0 if hits == n else center + half
     return Estimate(value=share, low=low, high=high, n=n)
 
@@ -189,14 +188,14 @@ def share_estimate(hits: int, n: int) -> Estimate:
 def quantile_estimate(values: NDArray[np.float64], q: float = 0.5) -> Estimate:
     """A quantile, with the distribution-free interval between two order statistics.
 
-    It makes no assumption on the distribution and copes with infinite values. The value is the mean of the two order
-    statistics next to the quantile (the usual median for q = 0.5). How many values lie below the quantile is a
-    binomial variable of share q; its own quantiles are the places of the ends. With too few values (six for a median)
-    an end of the interval is None.
+    It makes no assumption on the distribution and allows infinite values. The value is the mean of the two order
+    statistics next to the quantile (the usual median for q = 0.5). The number of values below the quantile is binomial
+    with share q; its quantiles are the ranks of the interval's ends. With too few values (six for a median) an end is
+    None.
 
     Args:
         values: float64, at least one, no NaN.
-        q: which quantile, above 0 and below 1.
+        q: the quantile, above 0 and below 1.
 
     Source: W. R. Thompson, On confidence ranges for the median and other expectation distributions for populations of
     unknown distribution form, The Annals of Mathematical Statistics 7 (1936), 122-128.
@@ -222,7 +221,7 @@ def mean_estimate(values: NDArray[np.float64], *, seed: int = 0) -> Estimate:
 
 
 def mean_estimates(columns: Sequence[NDArray[np.float64]], *, seed: int = 0) -> list[Estimate]:
-    """`mean_estimate` of several sets of values; those of one length share the draws, which are most of the work."""
+    """`mean_estimate` of several sets of values; sets of equal length share the draws, which take most of the time."""
     estimates: dict[int, Estimate] = {}
     alike: dict[int, list[int]] = {}
     for place, values in enumerate(columns):
@@ -244,7 +243,7 @@ def _resampled_means(columns: Sequence[NDArray[np.float64]], seed: int) -> NDArr
     n = len(columns[0])
 
     def means(places: NDArray[np.int64]) -> NDArray[np.float64]:
-        # how often each input was drawn says all; one product a column, so that none depends on the others
+        # the counts of drawn inputs suffice; one product per column, so that no column depends on the others
         rows = np.arange(len(places))[:, None] * n
         times = np.bincount((places + rows).ravel(), minlength=places.size).reshape(places.shape).astype(np.float64)
         return np.stack([times @ column for column in columns], axis=1) / n
@@ -278,32 +277,31 @@ def relative_change_estimate(
 
     def change(places: NDArray[np.int64]) -> Any:
         means = ahead[places].mean(axis=-1)
-        # a sample in which the reference has nothing has no relative change, and no interval then
+        # a resample with a reference mean of 0 has no relative change, and then there is no interval
         return after[places].mean(axis=-1) / np.where(means == 0, np.nan, means) - 1
 
     low, high = percentile_interval(resampled(change, len(candidate), seed=seed))
     return Estimate(value=value, low=finite(low), high=finite(high), n=len(candidate))
 
 
-# --- Is the mean of some values below a limit? A t-test that rare large values do not deceive -----
+# --- Is a mean below a limit? A t-test that is robust to rare large values ------------------------
 
 _PER_WORST = 2.0
-_MOST_ADDED = 30  # at an alpha of exp(-60) nobody asks on
+_MOST_ADDED = 30  # the alpha is then exp(-60)
 
 FEW = 10
-"""With fewer inputs that differ than this, no normal approximation is used."""
+"""With fewer differing inputs than this, no normal approximation is used."""
 
 
 def mean_below(values: NDArray[np.float64], limit: float, *, worst: float) -> float | None:
     """One-sided p-value of "the mean is the limit or more".
 
-    A t-test on the values and a few more, as large as can be. How many it takes depends on the level: with
-    ceil(-ln(alpha) / 2) (`worst_added`) no case was found in which a true hypothesis is rejected more often than
-    alpha, from 5 % to 0.1 %; for large n they have no weight. The p-value is the least alpha at which the test
-    rejects.
+    A t-test on the values and a few added ones of the worst possible size, ceil(-ln(alpha) / 2) at a level alpha
+    (`worst_added`). With that many no case was found in which a true hypothesis is rejected more often than alpha, from
+    5 % to 0.1 %; for large n they have no weight. The p-value is the least alpha at which the test rejects.
 
-    Where fewer than 10 values are other than zero, it is the chance that as few lie above that. If the mean is the
-    limit, at least limit / worst of all inputs do, and their number is a binomial variable.
+    With fewer than 10 nonzero values, it is the probability that as few values are above zero. If the mean is the
+    limit, at least the share limit / worst of all inputs is, and their number is binomial.
     """
     if np.count_nonzero(values) < FEW:
         if math.isinf(worst):
@@ -311,19 +309,19 @@ def mean_below(values: NDArray[np.float64], limit: float, *, worst: float) -> fl
         return float(at_most(int((values > 0).sum()), len(values), limit / worst))
     if math.isinf(worst):
         return None if np.ptp(values) == 0 else _t_test(values, limit)
-    if (values == worst).all():  # every input is as bad as can be: no variance, so no t
+    if (values == worst).all():  # every value is the worst possible: no variance, so no t
         return 1.0
     ordered, least = np.sort(values), 0.0
     for added in range(1, _MOST_ADDED + 1):
         p_value = _t_test(np.concatenate([ordered, np.full(added, worst)]), limit)
-        least = math.exp(-_PER_WORST * added)  # from this alpha on, so many are added
+        least = math.exp(-_PER_WORST * added)  # up to this alpha, this many are added
         if p_value >= least:
             return min(p_value, math.exp(-_PER_WORST * (added - 1)))
     return least
 
 
 def worst_added(alpha: float) -> int:
-    """Number of values as bad as can be that `mean_below` adds at a level: ceil(-ln(alpha) / 2).
+    """The number of worst values that `mean_below` adds at a level: ceil(-ln(alpha) / 2).
 
     >>> [worst_added(alpha) for alpha in (0.2, 0.05, 0.05 / 8, 0.001)]
     [1, 2, 3, 4]

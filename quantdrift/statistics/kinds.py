@@ -1,4 +1,4 @@
-"""An estimate, and the difference of two arms, by the kind of the numbers: shares of inputs, or means."""
+"""Estimates and paired differences by the kind of values: rates or means."""
 
 from typing import Literal
 

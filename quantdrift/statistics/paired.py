@@ -1,7 +1,7 @@
 """Two systems on the same inputs: is there a difference, and how large is it?
 
-Every function takes one value per input and system, in the same order, and looks at second minus first. None assumes
-that values are normal; the inputs are taken as independent draws.
+Every function takes one value per input and system, in the same order, and compares second minus first. None assumes
+normal values; inputs are treated as independent draws.
 """
 
 import math
@@ -22,11 +22,11 @@ Values = NDArray[Any]
 # --- Tango's score test and interval for the difference of two paired rates -----------------------
 
 _EXACT = 1e-14
-"""Ends of the interval are found to within this."""
+"""Accuracy of the ends of the interval."""
 
 
 def tango_z(only_second: int, only_first: int, n: int, difference: float) -> float:
-    """The score statistic; falls as the difference rises.
+    """The score statistic, which falls as the difference rises.
 
     Args:
         only_second: inputs on which only the second system has the event.
@@ -35,10 +35,10 @@ def tango_z(only_second: int, only_first: int, n: int, difference: float) -> flo
         difference: second rate minus first rate under the hypothesis, from -1 to 1.
 
     Returns:
-        Standard normal under the hypothesis, for large n; 0 where hypothesis and data leave no
-        doubt and agree, infinite where they leave none and disagree.
+        Standard normal under the hypothesis for large n. Without variance it is 0 if hypothesis and data agree, and
+        infinite if they do not.
     """
-    if difference < 0:  # one case is enough, and both directions mirror each other to the last bit
+    if difference < 0:  # so that both directions mirror each other exactly
         return -tango_z(only_first, only_second, n, -difference)
     excess = only_second - only_first - n * difference
     variance = n * tango_variance(only_second, only_first, n, difference)
@@ -68,8 +68,8 @@ def tango_interval(only_second: int, only_first: int, n: int, *, confidence: flo
         confidence: of the interval, between 0 and 1.
 
     Returns:
-        Lower and upper end, from -1 to 1. Also without any discordant input the interval has a
-        width: (-w, w) with w = z^2 / (n + z^2), as Wilson's interval of none of n.
+        Lower and upper end, from -1 to 1. Without discordant inputs the interval is (-w, w) with w = z^2 / (n + z^2),
+        as Wilson's interval of none of n.
     """
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     low = -_upper(only_first, only_second, n, z)
@@ -77,10 +77,10 @@ def tango_interval(only_second: int, only_first: int, n: int, *, confidence: flo
 
 
 def _upper(only_second: int, only_first: int, n: int, z: float) -> float:
-    """Find where the statistic falls to -z."""
+    """Find the difference at which the statistic is -z."""
     if only_second == n:
         return 1.0
-    # these two have no variance at the estimate, where the search would begin; they have formulas
+    # without variance at the estimate, where the search begins, there are formulas
     if only_second == only_first == 0:
         return z * z / (n + z * z)
     if only_first == n:
@@ -101,19 +101,19 @@ def _upper(only_second: int, only_first: int, n: int, z: float) -> float:
     return (low + high) / 2
 
 
-# --- Fisher's randomization test of paired differences: what other signs would have given ---------
+# --- Fisher's randomization test of paired differences, by changes of sign ------------------------
 
 DRAWN = 9_999
-"""Sign changes that are drawn where not all of them are tried."""
+"""Number of sign changes to draw if not all of them are tried."""
 
 ALL = 13
-"""With up to so many inputs that differ, all are: 2^13 is below 9,999."""
+"""Most differing inputs at which all sign changes are tried: 2^13 is below 9,999."""
 
 _AT_ONCE = 2**20
-"""Signs drawn at a time: 8 MiB of numbers. The draws do not depend on it."""
+"""Signs drawn at once, 8 MiB of numbers. The draws do not depend on it."""
 
 _ROUNDING = 100 * np.finfo(np.float64).eps
-"""Sums closer than this, relative to the sum of all sizes, are the same but for rounding."""
+"""Sums closer than this, relative to the sum of absolute values, differ only by rounding."""
 
 
 def difference_tails(a: Values, b: Values, *, seed: int) -> tuple[float, float]:
@@ -124,13 +124,13 @@ def difference_tails(a: Values, b: Values, *, seed: int) -> tuple[float, float]:
 
 
 def sign_change_tails(step: NDArray[np.float64], *, seed: int) -> tuple[float, float]:
-    """Chances of a sum as small as the one observed, and of one as large.
+    """The probabilities of a sum at most as large, and at least as large, as the observed one.
 
-    c / 2^n, if c of all changes of sign have such a sum; or (1 + c) / (1 + 9,999), if c of those drawn have.
+    c / 2^n if c of all changes of sign have such a sum; or (1 + c) / (1 + 9,999) if c of the drawn ones have.
     """
     n = len(step)
     total, rounding = float(step.sum()), _ROUNDING * float(np.abs(step).sum())
-    # the signs observed are among all of them, but not among those drawn
+    # the observed signs are among all signs, but not among the drawn ones
     tried = low = high = 0 if n <= ALL else 1
     for kept in [_all_signs(n)] if n <= ALL else _drawn_signs(n, seed):
         sums = 2 * (kept @ step) - total
@@ -147,7 +147,7 @@ def _all_signs(n: int) -> NDArray[np.float64]:
 
 
 def _drawn_signs(n: int, seed: int) -> Iterator[NDArray[np.float64]]:
-    """9,999 rows of such, a few at a time; the lowest bit of a random number is a sign."""
+    """9,999 random rows of this kind, a few at a time; the lowest bit of a random number is a sign."""
     rng = np.random.default_rng(seed)
     rows = max(1, _AT_ONCE // n)
     for done in range(0, DRAWN, rows):
@@ -155,7 +155,7 @@ def _drawn_signs(n: int, seed: int) -> Iterator[NDArray[np.float64]]:
         yield (drawn & 1).astype(np.float64)
 
 
-# --- Two systems on the same inputs: is there a difference, and how large is it? ------------------
+# --- tests and differences ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ def discordant(a: Values, b: Values) -> tuple[int, int, int]:
 
 
 def mcnemar_exact(a: Values, b: Values) -> McNemar:
-    """Whether two paired rates differ: a fair coin for every input on which the systems disagree.
+    """Test whether two paired rates differ, with a fair coin for every input on which the systems disagree.
 
     min(1, 2 P(X <= k)) with k the fewer of the two kinds of such inputs, X binomial of all of them.
 
@@ -235,8 +235,8 @@ def paired_rate_difference(a: Values, b: Values, *, confidence: float = CONFIDEN
 def paired_mean_difference(a: Values, b: Values, *, seed: int = 0) -> Estimate:
     """mean(b) - mean(a) with a seeded percentile bootstrap interval; inputs are resampled.
 
-    Exchanging the two systems mirrors value and interval. Where no input differs the interval is a point, which says
-    nothing on other inputs: see `mean_no_worse` for what can be claimed then.
+    Exchanging the two systems mirrors value and interval. If no input differs, the interval is a point, which says
+    nothing about other inputs; `mean_no_worse` is the test for that case.
 
     Args:
         a: float [n_inputs], finite.
@@ -254,9 +254,9 @@ def paired_mean_difference(a: Values, b: Values, *, seed: int = 0) -> Estimate:
 def randomization_test(a: Values, b: Values, *, seed: int = 0) -> float:
     """Fisher's randomization test: the two-sided p-value of "the two systems are exchangeable".
 
-    If they are, each difference could as well have the other sign. Twice the smaller tail of the sum
-    (`sign_change_tails`): exact (all changes of sign are tried) with up to 13 inputs that differ; else 9,999 are
-    drawn, and the least p-value is 0.0002.
+    If they are, each difference could as well have the other sign. The p-value is twice the smaller tail of the sum
+    (`sign_change_tails`). It is exact with up to 13 differing inputs; else 9,999 changes of sign are drawn, and the
+    least p-value is 0.0002.
 
     Args:
         a: float [n_inputs], finite.
@@ -273,15 +273,15 @@ def randomization_test(a: Values, b: Values, *, seed: int = 0) -> float:
 
 
 _FEW_DIFFER = 50
-"""From so many inputs that differ on, the bootstrap of a mean keeps its level by itself."""
+"""Least differing inputs with which the bootstrap of a mean keeps its level by itself."""
 
 
 def borne_out(change: Estimate, step: NDArray[np.float64]) -> Estimate:
-    """A mean change whose interval leaves 0 out only where changes of sign bear it out.
+    """A mean change whose interval excludes 0 only if the randomization test agrees.
 
-    A bootstrap of few inputs is too sure of itself: of one it is a point, and of ten it calls exchangeable systems
-    different on one side in 6 % of cases. So, where fewer than 50 inputs differ, an end of the interval that leaves 0
-    out without a one-sided p-value of 2.5 % by `sign_change_tails` is moved to 0, which is exact at any number.
+    A bootstrap interval of few inputs is too narrow: of one it is a point, and of ten it calls exchangeable systems
+    different on one side in 6 % of cases. So, if fewer than 50 inputs differ, an interval that excludes 0 without a
+    one-sided p-value of 2.5 % by `sign_change_tails`, which is exact at any number, is extended to 0.
 
     Args:
         change: the mean of `step`, with its 95 % interval.
@@ -297,10 +297,10 @@ def borne_out(change: Estimate, step: NDArray[np.float64]) -> Estimate:
 
 
 def oriented(step: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
-    """Differences in an order that depends on nothing but themselves, maybe all with other sign.
+    """Differences in a canonical order and sign, and whether their signs were changed.
 
-    So that random draws give the same for any order of the inputs, and exchanging the systems mirrors the result
-    exactly. The flag says whether signs were changed.
+    With these, random draws give the same result for any order of the inputs, and exchanging the systems mirrors it
+    exactly.
     """
     as_is, negated = np.sort(step), np.sort(-step)
     mirrored = bool(tuple(negated) > tuple(as_is))
@@ -324,19 +324,19 @@ def _mirror(estimate: Estimate) -> Estimate:
 def paired_quantile_difference(a: Values, b: Values, *, q: float = 0.5, seed: int = 0) -> Estimate:
     """quantile(b) - quantile(a) with a seeded paired bootstrap interval; the median by default.
 
-    Values may be infinite. If a quantile is, the difference is undefined; if it becomes so in some resamples, the
+    Values may be infinite. If a quantile is infinite, the difference is undefined; if one is in some resamples, the
     difference has no interval.
 
     Args:
         a: float [n_inputs], not NaN.
         b: likewise, the same inputs.
-        q: which quantile, above 0 and below 1.
+        q: the quantile, above 0 and below 1.
         seed: of the resampling.
     """
     before, after = estimates.quantile(a, q), estimates.quantile(b, q)
     infinite = [name for name, value in (("A", before), ("B", after)) if math.isinf(value)]
     if infinite:
-        return undefined(f"infinite for {' and '.join(infinite)}: the difference cannot be told")
+        return undefined(f"infinite for {' and '.join(infinite)}: the difference is not defined")
     value, n = float(after - before), len(a)
     if n == 1 or (np.asarray(a) == b).all():
         return Estimate(value=value, low=value, high=value, n=n)

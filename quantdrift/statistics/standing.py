@@ -1,4 +1,4 @@
-"""What a candidate comes to: do the answers stay, do right answers get lost, and does the mean hold?"""
+"""The rule behind every verdict: do answers change, are right answers lost, does the mean fall?"""
 
 import math
 from collections.abc import Mapping
@@ -17,28 +17,28 @@ Word = Literal[
     "quality fell",
     "open",
 ]
-"""What one candidate comes to, by `standing`."""
+"""The possible verdicts on a candidate, by `standing`."""
 
 Question = Literal["changed", "lost", "mean"]
 Answer = Literal["yes", "no", "open"]
-"""Whether more changes than is tolerated: shown, ruled out, or neither."""
+"""Whether a change above the tolerance is shown, ruled out, or neither."""
 
 MARGIN = 0.03
-"""What is tolerated where nobody says."""
+"""The default tolerance."""
 TAIL = 0.025
-"""What lies beyond one end of a 95 % interval."""
+"""The probability beyond one end of a 95 % interval."""
 _Z_SQUARED = 1.959963984540054**2
 _MOST = 10_000_000
-"""More inputs than this are no advice."""
+"""Most inputs that are given as advice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerances:
-    """What is tolerated of a candidate.
+    """The changes that are tolerated of a candidate.
 
     Attributes:
-        changed: the share of the inputs that may get another top-1, and of the right first answers that may be lost.
-        mean: by how much nDCG@10 or accuracy may fall, in its own unit.
+        changed: share of inputs whose top-1 may change, and of right first answers that may be lost.
+        mean: fall of nDCG@10 or accuracy that is allowed, in its own unit.
 
     Raises:
         QuantDriftError: one is not between 0 and 1.
@@ -55,13 +55,13 @@ class Tolerances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a candidate comes to, and what is left open.
+    """The verdict on a candidate, and the open questions.
 
     Attributes:
         word: the verdict.
-        answers: to each question that could be asked.
-        needed: inputs with which an open question would be settled if things stay as they look; None where that is
-            not known, or nobody has so many.
+        answers: the answer to each question that the data allow.
+        needed: for each open question the number of inputs that would settle it if the estimates stay the same; None if
+            it is not known or too large.
     """
 
     word: Word
@@ -72,8 +72,8 @@ class Standing:
 def exceeds(rate: Estimate, limit: float) -> Answer:
     """Whether a share is above a limit.
 
-    Both must say so: its 95 % interval, and the exact binomial test at 2.5 %. Wilson's interval alone would call one
-    changed answer of three "more than 3 %", which is wrong in up to 9 % of cases.
+    Its 95 % interval and the exact binomial test at 2.5 % have to agree. Wilson's interval alone would call one changed
+    answer of three "more than 3 %", which is wrong in up to 9 % of cases.
 
     Args:
         rate: a share with its Wilson interval.
@@ -90,8 +90,8 @@ def exceeds(rate: Estimate, limit: float) -> Answer:
 def falls(change: Estimate, margin: float) -> Answer:
     """Whether a mean falls by a margin.
 
-    Where no input lost anything, up to 1 - 0.05^(1/n) of all inputs may still lose all there is, so that fewer than 99
-    inputs rule out no fall by 0.03.
+    Even if no input lost anything, a share of up to 1 - 0.05^(1/n) of all inputs may lose everything, so that fewer
+    than 99 inputs cannot rule out a fall by 0.03.
 
     Args:
         change: of the mean, candidate minus reference, with its 95 % interval.
@@ -107,24 +107,24 @@ def falls(change: Estimate, margin: float) -> Answer:
 def standing(
     flip: Estimate, *, lost: Estimate | None = None, change: Estimate | None = None, tolerances: Tolerances
 ) -> Standing:
-    """Judge a candidate: the one rule behind every verdict of a run.
+    """Judge a candidate; this is the rule behind every verdict.
 
-    - right answers lost: of the first answers that were right, more than the tolerance are wrong now;
+    - right answers lost: more of the right first answers than the tolerance are wrong now;
     - quality fell: the mean fell by its tolerance or more;
     - safe to deploy: no more answers change than the tolerance, and such a fall of the mean is ruled out;
-    - answers stay: no more change, and there are no labels;
-    - answers change, right ones stay: more change, but the loss of more right ones and the fall are ruled out;
-    - answers change: more change, and the rest is open, for lack of labels or of inputs;
-    - open: the inputs do not tell.
+    - answers stay: no more answers change than the tolerance, and there are no labels;
+    - answers change, right ones stay: more answers change, but a loss of more right ones and the fall are ruled out;
+    - answers change: more answers change, and the rest is open for lack of labels or inputs;
+    - open: there are too few inputs to tell.
 
-    All by 95 % intervals, at the end that speaks against what is said. A mean never acquits: as many answers won as
-    lost leave it where it was.
+    Each uses the less favourable end of a 95 % interval. A mean alone is never enough for a good verdict, because it
+    stays the same if as many answers are won as lost.
 
     Args:
-        flip: the share of top-1 changes.
-        lost: of the inputs whose top-1 was relevant, the share whose top-1 is not any more; None where there is none.
-        change: by how much nDCG@10 or accuracy moved; None without labels.
-        tolerances: what is let pass.
+        flip: share of inputs with a top-1 change.
+        lost: share of inputs with a relevant top-1 whose new top-1 is not relevant; None if there is none.
+        change: change of nDCG@10 or accuracy; None without labels.
+        tolerances: the tolerances.
     """
     answers: dict[Question, Answer] = {"changed": exceeds(flip, tolerances.changed)}
     if lost is not None:
@@ -136,7 +136,7 @@ def standing(
     if word in {"safe to deploy", "right answers lost", "quality fell"}:
         asked = set()
     elif word == "open":
-        asked -= {"lost"}  # where no more than the tolerance change, no more are lost
+        asked -= {"lost"}  # if no more answers change than the tolerance, no more are lost
     needed: dict[Question, int | None] = {}
     if "changed" in asked:
         needed["changed"] = _inputs_for(flip, tolerances.changed)
@@ -161,16 +161,16 @@ def _word(answers: Mapping[Question, Answer]) -> Word:
     return "answers change, right ones stay" if lost != "open" and fell == "no" else "answers change"
 
 
-# --- how many inputs would close a question -----------------------------------------------------------
+# --- inputs that would settle an open question ----------------------------------------------------
 
 
 def _enough(margin: float) -> int:
-    """Inputs of which none loses anything with which a mean is shown not to fall by a margin; 99 for 0.03."""
+    """Least number of inputs, if none loses anything, to rule out a fall of the mean by a margin; 99 for 0.03."""
     return math.ceil(math.log(0.05) / math.log1p(-margin))
 
 
 def _inputs_for(rate: Estimate, limit: float) -> int | None:
-    """Inputs with which the same share is shown to be above a limit or not: Wilson's, and what the exact test adds."""
+    """Inputs with which the same share would be shown to be above a limit or not, by `exceeds`."""
     if rate.value is None or rate.value == limit:
         return None
     n = _bounded(_Z_SQUARED * limit * (1 - limit) / (rate.value - limit) ** 2)
@@ -180,7 +180,7 @@ def _inputs_for(rate: Estimate, limit: float) -> int | None:
 
 
 def _inputs_for_mean(change: Estimate, margin: float) -> int | None:
-    """Inputs with which the interval of the same change, narrower by their root, leaves the margin out."""
+    """Inputs with which the interval of the same change, narrower by their square root, excludes the margin."""
     value, low, high = change.value, change.low, change.high
     if value is None or low is None or high is None or value == -margin:
         return None

@@ -1,4 +1,4 @@
-"""Verdicts on two systems: worse, no worse by a margin, how many inputs that takes."""
+"""Verdicts on two systems: worse, no worse by a margin, and the inputs that takes."""
 
 import math
 from bisect import bisect_left
@@ -18,7 +18,7 @@ from quantdrift.statistics.estimates import FEW, Estimate, undefined
 # --- Is the second system no worse than the first, by some margin or more? ------------------------
 
 Better = Literal["lower", "higher"]
-"""Which way is better; worse is the other way."""
+"""The better direction."""
 
 Values = NDArray[Any]
 
@@ -26,15 +26,15 @@ Values = NDArray[Any]
 def rate_no_worse(a: Values, b: Values, *, margin: float, better: Better) -> float:
     """One-sided p-value of "the second rate is worse by the margin or more".
 
-    Tango's score test; and where fewer than 10 inputs differ, or all that differ are worse, the larger of its p-value
-    and that of the bound above. (In the latter case, a sparse binomial one, the score test alone rejects a true
-    hypothesis in up to 6.8 % of cases at alpha = 5 %.)
+    Tango's score test. If fewer than 10 inputs differ, or all that differ are worse, the larger of its p-value and that
+    of the exact binomial bound. (If all that differ are worse, the score test alone rejects a true hypothesis in up to
+    6.8 % of cases at alpha = 5 %.)
 
     Args:
         a: bool, or 0 and 1, [n_inputs].
         b: likewise, the same inputs.
         margin: smallest difference that matters, in units of the rate (0.02: 2 percentage points).
-        better: which way is better.
+        better: the better direction.
 
     Returns:
         From 0 to 1; below alpha, the second is shown to be worse by less than the margin.
@@ -54,19 +54,19 @@ def rate_no_worse(a: Values, b: Values, *, margin: float, better: Better) -> flo
 def mean_no_worse(a: Values, b: Values, *, margin: float, better: Better, span: float) -> float | None:
     """One-sided p-value of "the second mean is worse by the margin or more".
 
-    A paired t-test on the differences and a few more, as bad as can be (`estimates.mean_below`). These stand for
-    the rare large losses which a sample need not show. How many it takes depends on the level: with one, the test
-    rejects a true hypothesis in up to 7 % of cases at 5 %, but in 2.7 % at 5 % / 8, which Holm's method asks for
-    (many small gains, few large losses). So ceil(-ln(alpha) / 2) are added. Where fewer than 10 inputs differ, the
-    bound above takes the place of the t-test.
+    A paired t-test on the differences and a few added ones of the worst possible size (`estimates.mean_below`), which
+    stand for rare large losses that a sample may miss. Their number, ceil(-ln(alpha) / 2), depends on the level: with
+    only one, for many small gains and few large losses, the test rejects a true hypothesis in up to 7 % of cases at
+    5 %, and in 2.7 % at the 5 % / 8 of Holm's method. If fewer than 10 inputs differ, an exact binomial bound replaces
+    the t-test.
 
     Args:
         a: float [n_inputs], finite.
         b: likewise, the same inputs.
         margin: smallest difference that matters, in the unit of the values.
-        better: which way is better.
-        span: greatest possible difference of two values; infinite if there is none, and then there is neither a bound
-            nor a worst difference to add.
+        better: the better direction.
+        span: greatest possible difference of two values; if it is infinite, there is neither a bound nor a worst
+            difference to add.
 
     Returns:
         From 0 to 1; None if nothing bounds a difference, and too few inputs differ, or all alike.
@@ -87,7 +87,7 @@ def _check(margin: float, *, span: float) -> None:
         )
 
 
-# --- What is compared, what comes out, and which verdict that is ----------------------------------
+# --- samples, comparisons and their verdict -------------------------------------------------------
 
 Kind = Literal["rate", "mean", "quantile"]
 
@@ -103,13 +103,13 @@ class PairedSample:
 
     Attributes:
         metric: its string.
-        kind: what is compared: a rate (values 0 and 1), a mean or a quantile.
-        better: which way is better; None if neither.
+        kind: kind of value: a rate (values 0 and 1), a mean or a quantile.
+        better: the better direction; None if neither.
         a: float64 [n_inputs], values of the first system.
-        b: likewise, of the second.
+        b: float64 [n_inputs], values of the second system.
         span: greatest possible difference of two values; may be infinite.
-        q: which quantile, for that kind.
-        reason: why there is nothing to compare, or what to know of the comparison.
+        q: the quantile, for that kind.
+        reason: why there is nothing to compare, or a remark on the comparison.
     """
 
     metric: str
@@ -138,17 +138,17 @@ class PairedComparison:
         value_a: the rate, mean or quantile of A.
         value_b: of B.
         difference: B minus A, with its 95 % interval.
-        higher_a: inputs where A's value is the higher one (of a rate: only A has the event).
-        higher_b: inputs where B's is.
+        higher_a: number of inputs with a higher value of A (for a rate: only A has the event).
+        higher_b: number of inputs with a higher value of B.
         p_value: two-sided, of no difference: McNemar's exact test or a randomization test.
         p_holm: the same, adjusted for the number of metrics that are judged.
         p_worse_holm: one-sided, of "B is no worse", adjusted likewise: the test of a gate.
         p_no_worse: one-sided, of "B is worse by the margin or more".
         p_no_worse_holm: the same, adjusted.
-        inputs_needed: to show "no worse" with power 0.8 if there is no difference, at alpha over the number of
-            metrics, which is what Holm's adjustment asks of the first of them.
-        verdict: None where there is no test.
-        reason: why something is None, or what to know of it.
+        inputs_needed: inputs to show "no worse" with power 0.8 if there is no difference, at alpha over the number of
+            metrics, as Holm's adjustment requires for the first of them.
+        verdict: None if there is no test.
+        reason: why something is None, or a remark on it.
     """
 
     metric: str
@@ -169,7 +169,7 @@ class PairedComparison:
 
 
 def verdict_of(pair: PairedComparison, *, better: Better | None, margin: float | None, alpha: float) -> Verdict | None:
-    """The verdict that adjusted p-values, difference and sample size come to."""
+    """The verdict from adjusted p-values, difference and sample size."""
     change = pair.difference.value
     if better is None or pair.p_holm is None or change is None:
         return None
@@ -192,13 +192,13 @@ def verdict_of(pair: PairedComparison, *, better: Better | None, margin: float |
 def rate_worse(a: Values, b: Values, *, better: Better) -> float:
     """One-sided p-value of "the second rate is no worse than the first": McNemar's test, exact.
 
-    P(X >= w) with w the inputs that only the second system does worse, X binomial of all inputs on which the two
-    differ, with share 1/2.
+    P(X >= w), where w is the number of inputs on which the second system is worse, and X is binomial over all inputs on
+    which the two differ, with share 1/2.
 
     Args:
         a: bool, or 0 and 1, [n_inputs].
         b: likewise, the same inputs.
-        better: which way is better.
+        better: the better direction.
 
     Returns:
         Above 0 and up to 1; below alpha, the second is shown to be worse. 1 if no input differs.
@@ -217,18 +217,18 @@ def rate_worse(a: Values, b: Values, *, better: Better) -> float:
 def mean_worse(a: Values, b: Values, *, better: Better, seed: int = 0) -> float:
     """One-sided p-value of "the second mean is no worse than the first": a randomization test.
 
-    If the systems are exchangeable, each difference could as well have the other sign. This is the share of all
-    changes of sign with a total harm as large as the one observed (up to 13 inputs that differ), or (1 + c) / (1 +
-    9,999) if c of those drawn have one. The same are drawn as in `randomization_test`, whose p-value is twice the
-    smaller of the two one-sided ones.
+    If the systems are exchangeable, each difference could as well have the other sign. The p-value is the share of all
+    changes of sign with a total harm at least as large as the observed one (up to 13 differing inputs), or (1 + c) / (1
+    + 9,999) if c of the drawn ones have one. The draws are those of `randomization_test`, whose p-value is twice the
+    smaller one-sided one.
 
-    It keeps its level if harm of each size is at most as likely as a gain of that size. A mean difference of 0 that
-    many small gains and few large losses make up is no such case.
+    It keeps its level if a harm of each size is at most as likely as a gain of that size. That does not hold for a mean
+    difference of 0 from many small gains and few large losses.
 
     Args:
         a: float [n_inputs], finite.
         b: likewise, the same inputs.
-        better: which way is better.
+        better: the better direction.
         seed: of the draws.
 
     Returns:
@@ -253,10 +253,10 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     whatever the dependence between the tests.
 
     Args:
-        p_values: from 0 to 1; None for a test that could not be made, which does not count in m.
+        p_values: from 0 to 1; None for a test that was not possible, which does not count in m.
 
     Returns:
-        From 0 to 1, never below the value given; None where None was given.
+        From 0 to 1, never below the given value; None for None.
 
     Source: S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6
     (1979), 65-70.
@@ -273,13 +273,12 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-# --- How many inputs it takes to show that a system is no worse, if it is exactly as good ---------
+# --- the inputs it takes to show that a system is no worse, if it is exactly as good --------------
 
 POWER = 0.8
 
 ENOUGH = 15
-"""Expected inputs that differ with which 10 or more do in 93 % of samples: the normal
-approximation decides then (`bounded_mean.FEW`)."""
+"""Expected number of differing inputs at which 93 % of samples have 10 or more, enough for the normal approximation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,8 +286,8 @@ class Spread:
     """Spread of the differences of two systems from input to input.
 
     Attributes:
-        share: of the inputs that differ; of a rate, the discordance rate.
-        mean_square: of all differences, those of 0 included.
+        share: share of the inputs that differ; for a rate, the discordance rate.
+        mean_square: mean square of all differences, zeros included.
     """
 
     share: float
@@ -296,18 +295,18 @@ class Spread:
 
 
 def shrunken_spread(differences: NDArray[Any], *, span: float) -> Spread | None:
-    """The spread of some differences, never estimated from nothing.
+    """The spread of differences, shrunken so that it is never 0.
 
-    Few inputs without a difference do not show that none differs. So two inputs that differ and two that do not are
-    added to those seen: the share is (d + 2) / (n + 4) if d of n differ (the centre of the Agresti-Coull interval).
-    An added difference has the mean square of those seen, where one of the full span is counted among them.
+    A few inputs without a difference do not show that none differs. So two inputs that differ and two that do not are
+    added: the share is (d + 2) / (n + 4) if d of n differ (the centre of the Agresti-Coull interval). The added
+    differences have the mean square of the observed ones and one of the full span.
 
     Args:
         differences: float [n_inputs].
         span: greatest possible difference; if infinite, none of that size is counted.
 
     Returns:
-        None if there is no difference to learn from, and no span either.
+        None if there is neither a difference nor a finite span.
     """
     squares = np.square(differences[differences != 0], dtype=np.float64)
     prior = [span * span] if math.isfinite(span) else []
@@ -321,16 +320,16 @@ def shrunken_spread(differences: NDArray[Any], *, span: float) -> Spread | None:
 def inputs_for_rate(share: float, *, margin: float, alpha: float = 0.05, power: float = POWER) -> int:
     """Inputs with which a rate is shown to be no worse, at a true difference of 0.
 
-    n = (z(1 - alpha) sqrt(v) + z(power) sqrt(share))^2 / margin^2, with normal quantiles z and the variance v that
-    one difference has under the hypothesis. For a margin much smaller than the discordance rate v is that rate, and
-    this is (z(1 - alpha) + z(power))^2 share / margin^2. Where fewer than 15 inputs would then differ, as many as the
-    bound needs, or as let 15 differ.
+    n = (z(1 - alpha) sqrt(v) + z(power) sqrt(share))^2 / margin^2, with normal quantiles z and the variance v of one
+    difference under the hypothesis. For a margin much smaller than the discordance rate v is that rate, and n is
+    (z(1 - alpha) + z(power))^2 share / margin^2. If fewer than 15 inputs would then differ, n is the number that the
+    exact bound needs, or the number with which 15 differ, whichever is smaller.
 
     Args:
         share: the discordance rate.
         margin: smallest difference that matters.
         alpha: one-sided level.
-        power: probability to show it.
+        power: probability of showing it.
 
     Raises:
         QuantDriftError: alpha, power or margin is out of its range.
@@ -348,19 +347,19 @@ def inputs_for_rate(share: float, *, margin: float, alpha: float = 0.05, power: 
 def inputs_for_mean(spread: Spread, *, margin: float, span: float, alpha: float = 0.05, power: float = POWER) -> int:
     """Inputs with which a mean is shown to be no worse, at a true difference of 0.
 
-    (z(1 - alpha) + z(power))^2 mean_square / margin^2 for a plain t-test. The test here adds k differences as bad as
-    can be (`bounded_mean.worst_added`), which widen it and never vary, so that n solves
+    (z(1 - alpha) + z(power))^2 mean_square / margin^2 for a plain t-test. The test here adds k worst differences
+    (`estimates.worst_added`), which widen it and never vary, so that n solves
 
         (n + k) margin - k span = z(1 - alpha) sqrt(n mean_square + k span^2) + z(power) sqrt(n mean_square)
 
-    Where fewer than 15 inputs would then differ, as for a rate.
+    If fewer than 15 inputs would then differ, n is as for a rate.
 
     Args:
         spread: of the differences.
         margin: smallest difference that matters.
         span: greatest possible difference; may be infinite.
         alpha: one-sided level.
-        power: probability to show it.
+        power: probability of showing it.
 
     Raises:
         QuantDriftError: alpha, power or margin is out of its range.
@@ -392,7 +391,7 @@ def _quantiles(alpha: float, power: float, margin: float, *, span: float) -> tup
 
 
 def _with_few(n: float, share: float, *, worse: float, alpha: float, power: float) -> int:
-    """At least as many as let 15 inputs differ, or as the bound needs, whichever are fewer."""
+    """Raise n to the number with which 15 inputs differ, or that the exact bound needs, whichever is smaller."""
     least = max(2, math.ceil(n))
     enough = math.ceil(ENOUGH / share) if share else 10**6
     if least >= enough:
@@ -402,9 +401,9 @@ def _with_few(n: float, share: float, *, worse: float, alpha: float, power: floa
     first = max(least, math.ceil(math.log(alpha) / math.log1p(-worse)))
     last = max(first, enough)
     while first <= last:
-        # as many worse inputs as there are at most with the power asked for
+        # the most worse inputs with a probability of `power`
         most = estimates.lower_quantile(power, first, share / 2)
-        # from `more` on it is one more of them; until then p falls as the number of inputs rises
+        # from `more` inputs on it is one more; until then p falls as the number of inputs rises
         more = first + bisect_left(
             range(first, last + 1), True, key=lambda n: bool(estimates.at_most(most, n, share / 2) < power)
         )
@@ -418,7 +417,7 @@ def _with_few(n: float, share: float, *, worse: float, alpha: float, power: floa
 
 
 def inputs_needed(step: NDArray[Any], *, rate: bool, margin: float, span: float, alpha: float) -> int | None:
-    """Inputs with which "no worse" is shown if there is no difference, by the spread of some; None if unknown."""
+    """Inputs to show "no worse" if there is no difference, from the spread of differences; None if unknown."""
     spread = shrunken_spread(step, span=span)
     if spread is None:
         return None
@@ -427,7 +426,7 @@ def inputs_needed(step: NDArray[Any], *, rate: bool, margin: float, span: float,
     return inputs_for_mean(spread, margin=margin, span=span, alpha=alpha)
 
 
-# --- several --------------------------------------------------------------------------------------
+# --- several metrics ------------------------------------------------------------------------------
 
 
 def compare_samples(
@@ -442,12 +441,12 @@ def compare_samples(
 
     Args:
         samples: one per metric.
-        margin: by how much B may be worse, in each metric's own unit; None for no such test.
-        alpha: level of the verdicts: the chance of one or more wrong "no worse" stays below it, and so does that of
-            one or more wrong "worse" or "better".
-        seed: of resampling and permutations.
-        judged: the metrics that get a verdict, and for whose number p-values are adjusted; all if not given. "Worse"
-            is shown by the one-sided tests of a gate, so that the two never differ.
+        margin: the difference by which B may be worse, in each metric's own unit; None for no such test.
+        alpha: level of the verdicts: the probability of any wrong "no worse" stays below it, and so does that of any
+            wrong "worse" or "better".
+        seed: seed of resampling and permutations.
+        judged: the metrics that get a verdict, to whose number p-values are adjusted; by default all. "Worse" uses the
+            one-sided tests of a gate, so that the two always agree.
 
     Returns:
         One comparison per sample, in that order.
@@ -456,7 +455,7 @@ def compare_samples(
         QuantDriftError: the margin does not fit a metric.
     """
     plain = [_compare(sample, margin=margin, seed=seed) for sample in samples]
-    # only what can get a verdict is one of the tests to adjust for
+    # p-values are adjusted only for metrics that can get a verdict
     counts = [sample.better is not None and (judged is None or sample.metric in judged) for sample in samples]
     two_sided, worse, no_worse = (
         [getattr(pair, name) if counted else None for pair, counted in zip(plain, counts, strict=True)]
@@ -476,7 +475,7 @@ def compare_samples(
 
 
 def _compare(sample: PairedSample, *, margin: float | None, seed: int) -> PairedComparison:
-    """Compare one metric, but for what depends on the other metrics."""
+    """Compare one metric, without the fields that depend on the other metrics."""
     a, b = sample.a, sample.b
     comparison = PairedComparison(
         metric=sample.metric,

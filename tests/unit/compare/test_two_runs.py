@@ -76,7 +76,7 @@ def test_the_default_metrics_are_those_that_are_defined(tmp_path: Path, a: Run, 
     for pair in ((listed, listed), (a, listed), (listed, a)):
         assert names(*pair) == DEFINED
     for name in ("separation", "epsilon", "contenders"):
-        assert one(a, listed, name).reason == "only a bound is known, of lists that were cut short"
+        assert "bound" in str(one(a, listed, name).reason)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_the_difference_of_medians(scores: tuple[Floats, Floats]) -> None:
 
 def test_infinite_medians_have_no_difference() -> None:
     finite, infinite = np.array([1.0, 2, 3]), np.array([1.0, np.inf, np.inf])
-    assert paired.paired_quantile_difference(finite, infinite).reason == "infinite for B: the difference cannot be told"
+    assert str(paired.paired_quantile_difference(finite, infinite).reason).startswith("infinite for B")
     assert paired.paired_quantile_difference(infinite, infinite).value is None
     few = np.array([1.0, 2, 3, 4, 5, 6, 7, 8, np.inf, np.inf, np.inf])
     estimate = paired.paired_quantile_difference(np.arange(11.0), few)
