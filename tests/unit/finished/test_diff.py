@@ -58,7 +58,7 @@ def test_a_trec_file_against_json_by_hand(pair: tuple[Path, Path]) -> None:
     epsilon, separation = (estimate_of(parse_metric(name), part) for name in ("epsilon", "separation"))
     assert (epsilon.value, epsilon.bound) == (pytest.approx(0.075), "lower")
     assert (separation.value, separation.bound) == (pytest.approx((0.1 / 0.2 + 0.3 / 0.1) / 2, rel=1e-5), "upper")
-    assert "cut short" in (estimate_of(parse_metric("coverage@0.10"), part).reason or "")
+    assert "truncated" in (estimate_of(parse_metric("coverage@0.10"), part).reason or "")
     assert "compared to rank 3" in part.notes[0]
     assert part.lists == ((3, 3), (3, 3))
     (changed,) = changed_inputs(part.evidence)

@@ -28,7 +28,7 @@ def test_lists_that_were_cut_short_give_bounds_and_say_so() -> None:
     bounds = dict.fromkeys(("epsilon", "S", "at_risk"), "lower") | {"separation": "upper", "stable": "upper"}
     for name in (*bounds, "gap", "candidate_gap", "flip@1"):
         assert parse_metric(name)(evidence).bound == bounds.get(name), name
-    assert "cut short" in str(parse_metric("coverage@0.10")(evidence).reason)
+    assert "truncated" in str(parse_metric("coverage@0.10")(evidence).reason)
     for name in ("violation@0.10", "set_kept@3"):
         with pytest.raises(MetricError, match=r"cut short|2 deep"):
             parse_metric(name).per_input(evidence)
