@@ -19,6 +19,8 @@ _LARGE = 1 << 28
 _ADVISED = 39
 """Fewest training vectors for each centroid that faiss advises."""
 _LIKE = ("HNSW32", "IVF64,Flat", "IVF64,PQ16", "PQ16", "SQ8", "RaBitQ", "Flat", "OPQ16,PQ16", "usearch")
+_LARGEST = 1 << 30
+"""Most bytes of an index beside the codes of its documents, unless these are many."""
 _RANGES = {
     "OPQ": ((1, 1024), (1, 8192)),
     "PCA": ((1, 8192),),
@@ -61,6 +63,7 @@ class Faiss(SearchIndex):
         n, dim = documents.shape
         metric = faiss.METRIC_L2 if self._euclidean else faiss.METRIC_INNER_PRODUCT
         with self._alone(f"+index={name} over {n:,} documents of {dim} dimensions"):
+            _refuse_large(name, n, dim)
             index = faiss.index_factory(dim, name, metric)
             self.notes = _told(_parts(faiss, index)[1], n, name)
             for part in _inside(faiss, index):
@@ -198,6 +201,24 @@ def _check(name: str, search: str | None) -> None:
             if not least <= int(number) <= most:
                 raise UnsupportedError(f"+index={name}: {part} takes a number from {least:,} to {most:,}; got {number}")
     read_numbers(f"+search={search}", search, _SEARCH)
+
+
+def _refuse_large(name: str, n: int, dim: int) -> None:
+    """Refuse an index whose links, centroids and codebooks would fill the memory: faiss then ends Python."""
+    size, most = 0, 2 * max(dim, 32)
+    for part, first, second in _NUMBERS.findall(name):
+        parts, ksub = int(first), 1 << (int(second or 8) if part in {"PQ", "RQ"} else 0)
+        width = {"OPQ": int(second or 0), "PCA": parts, "RR": parts, "Pad": parts}.get(part, 0)
+        if width > most:
+            raise ValueError(f"{part} would make vectors of {width:,} numbers; expected at most {most:,}")
+        size += {
+            "HNSW": 8 * n * parts,
+            "IVF": parts * (4 * dim + 64),
+            "PQ": 4 * ksub * dim,
+            "RQ": 4 * ksub * parts * (dim + ksub * (parts - 1) // 2),  # products of every two codebooks
+        }.get(part, 4 * dim * max(dim, width))
+    if size > max(_LARGEST, 16 * 4 * n * dim):
+        raise ValueError(f"it would take {size:,} bytes beside their codes")
 
 
 def _wider(name: str, search: str | None) -> str | None:
