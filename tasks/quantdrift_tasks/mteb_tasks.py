@@ -1,4 +1,4 @@
-"""The tasks of this package in the form mteb runs; importing this module generates no data."""
+"""The tasks of this package for mteb; importing this module generates no data."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from quantdrift_tasks import python_docs
 
 
 class _Generated:
-    """A task whose data are generated where they are asked for."""
+    """A task whose data are generated on loading."""
 
     data_loaded: bool
     metadata: TaskMetadata
 
     def load_data(self, num_proc: int | None = None, *, timer: TimingStack | None = None, **kwargs: Any) -> None:
-        """Generate the data; does nothing if they are there already."""
+        """Generate the data, once."""
         if self.data_loaded:
             return
         with (timer or TimingStack())("Data loading", log_message=f"Generating {self.metadata.name}..."):
@@ -87,7 +87,7 @@ class PythonDocsRetrieval(_Generated, AbsTaskRetrieval):
 
 
 def _part(name: str, told: str, made: Callable[[], Any]) -> type[PythonDocsRetrieval]:
-    """A task of some queries and documents of PythonDocsRetrieval."""
+    """Make a task of some queries and documents of PythonDocsRetrieval."""
     whole = PythonDocsRetrieval.metadata
     dataset = {"path": f"quantdrift/{name}", "revision": python_docs.REVISION}
     new = {"name": name, "description": f"{whole.description} {told}", "dataset": dataset}
@@ -135,7 +135,7 @@ class PythonDocsModules(_Generated, AbsTaskClassification):
 
 
 class Flickr30k4000(_Generated, AbsTaskRetrieval):
-    """Find the image of a caption, as many of either as the paper has: which ones it took is not known.
+    """Find the image of a caption, with as many of both as in the paper, whose own choice is not known.
 
     Images are the first 4,000 of Flickr30k in the order of their files' names; queries are the first captions of the
     first 2,000 of them.
@@ -154,7 +154,7 @@ class Flickr30k4000(_Generated, AbsTaskRetrieval):
     )
 
     def generated(self) -> Any:
-        """Cut the data."""
+        """Select the data."""
         whole = load_dataset(**self.metadata.dataset, split="test")
         names = whole["filename"][:]
         rows = whole.select(sorted(range(len(names)), key=names.__getitem__)[:4000])
@@ -172,7 +172,7 @@ class Flickr30k4000(_Generated, AbsTaskRetrieval):
 
 
 def _of_images(called: str, path: str, about: str, *, split: str = "test", **where: str) -> type[AbsTaskClassification]:
-    """A classification of images that lie on the hub, in the columns image and label."""
+    """Make a classification of images on the hub, in the columns image and label."""
     metadata = TaskMetadata(
         name=called,
         description=about,
@@ -198,7 +198,7 @@ IMAGES = (
     _of_images("SVHN", "ufldl-stanford/svhn", "House numbers of street views", name="cropped_digits"),
     _of_images("TinyImageNet", "zh-plus/tiny-imagenet", "Pictures of 200 classes, 64 pixels wide", split="valid"),
 )
-"""Named and split as the literature on task arithmetic has them on the hub."""
+"""Names and splits are those of the literature on task arithmetic."""
 
 TASKS = (PythonDocsRetrieval, *PARTS, PythonDocsModules, Flickr30k4000, *IMAGES)
 """Every task of this package."""

@@ -1,4 +1,4 @@
-"""Data made from the docstrings of the running Python's standard library, no download.
+"""Data made from the docstrings of the running Python's standard library, without a download.
 
 As a search, the first paragraph of a docstring is a query, the rest of the docstring its one relevant document. As
 classes, a docstring is an input, and the package it is from its class. The sources are parsed, never imported:
@@ -32,7 +32,7 @@ MODULES = "PythonDocsModules"
 _RULES = 1
 
 REVISION = f"{platform.python_implementation().lower()}-{platform.python_version()}-rules{_RULES}"
-"""What decides the data: the Python whose sources are read, and the rules they are read by."""
+"""Identifies the data: the Python whose sources are read, and the rules."""
 
 _MIN_QUERY_WORDS = 4
 _MIN_DOCUMENT_WORDS = 20
@@ -54,12 +54,12 @@ _PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n")
 
 @cache
 def load() -> RetrievalDataset:
-    """The pairs of the running Python, as the split "test"; reading its sources takes a second or two."""
+    """Return the pairs of the running Python, as the split "test"; reading its sources takes a second or two."""
     return generate(Path(sysconfig.get_path("stdlib")))
 
 
 def generate(library: Path) -> RetrievalDataset:
-    """The pairs of the standard library in a folder.
+    """Return the pairs of the standard library in a folder.
 
     A document's id is `module.qualname`, its query's is the same after "q:". They differ on purpose: beir, and mteb
     when told to `ignore_identical_ids`, drops results whose id equals the query's, which here would be the one
@@ -106,7 +106,7 @@ def load_small() -> RetrievalDataset:
 
 
 def load_rest() -> RetrievalDataset:
-    """The pairs of `load` that `load_small` leaves out, for a model to learn from."""
+    """Return the pairs of `load` that `load_small` leaves out, for training."""
     return _dataset(dict(pair for row, pair in enumerate(_pairs()) if row % 4), f"{NAME} without {SMALL}")
 
 
@@ -122,18 +122,18 @@ def load_short() -> RetrievalDataset:
 
 
 def _pairs() -> Iterator[tuple[str, tuple[str, str]]]:
-    """The pairs of `load`: a document's id, its query and itself."""
+    """Yield the pairs of `load`: a document's id, its query and the document."""
     whole = load()
     return zip(whole.document_ids, zip(whole.queries, whole.documents, strict=True), strict=True)
 
 
 def load_modules() -> ClassificationDataset:
-    """Classify docstrings of the running Python by the package or module that they are from; see `classify`."""
+    """Classify docstrings of the running Python by their package; see `classify`."""
     return classify(Path(sysconfig.get_path("stdlib")))
 
 
 def classify(library: Path) -> ClassificationDataset:
-    """Docstrings of a folder's standard library by the package that they are from, such as "email".
+    """Classify docstrings of a folder's standard library by their package, such as "email".
 
     The classes are the 16 public packages and modules with the most docstrings of 8 words or more. A docstring that
     occurs twice, whitespace apart, counts once, where it is first in the order of ids; so that no input is in both
@@ -179,7 +179,7 @@ def _no_docstrings(library: Path, name: str) -> DataError:
 
 
 def _source_files(library: Path) -> Iterator[Path]:
-    """The sources that belong to Python itself, whatever else was installed beside them."""
+    """Yield the sources of Python itself, not those of installed packages."""
     # The same list on all platforms; it holds neither site-packages nor _sysconfigdata.
     for name in sorted(sys.stdlib_module_names - _LEFT_OUT):
         for file in (library / f"{name}.py", *sorted((library / name).rglob("*.py"))):
@@ -188,7 +188,7 @@ def _source_files(library: Path) -> Iterator[Path]:
 
 
 def _docstrings(file: Path, library: Path) -> Iterator[tuple[str, str]]:
-    """Identifier and docstring of the module, its classes, functions and methods."""
+    """Yield identifier and docstring of the module, its classes, functions and methods."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
@@ -204,7 +204,7 @@ def _docstrings(file: Path, library: Path) -> Iterator[tuple[str, str]]:
 
 
 def _definitions(node: ast.AST, identifier: str) -> Iterator[tuple[str, _Documented]]:
-    """Give the nodes that can carry a docstring, in source order, with their identifiers."""
+    """Yield the nodes that can have a docstring, in source order, with their identifiers."""
     if isinstance(node, _Documented):
         yield identifier, node
     # What a function defines inside has no name that anyone could look up.
@@ -219,7 +219,7 @@ def _definitions(node: ast.AST, identifier: str) -> Iterator[tuple[str, _Documen
 
 
 def _split(docstring: str) -> tuple[str, str] | None:
-    """Query and document, or None when either is too short."""
+    """Return query and document; None if either is too short."""
     head, *rest = _PARAGRAPH_END.split(docstring, maxsplit=1)
     query, document = _fold(head), "".join(rest).strip()
     long_enough = len(query.split()) >= _MIN_QUERY_WORDS and len(document.split()) >= _MIN_DOCUMENT_WORDS

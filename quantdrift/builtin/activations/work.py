@@ -26,14 +26,14 @@ class Activations(ModelStage):
         self._called: set[str] = set()
 
     def ranges(self) -> Mapping[str, float | None]:
-        """Layer name to the end of its inputs' grid, None for one that the inputs say."""
+        """Return layer name to the end of its inputs' grid; None if the inputs themselves decide."""
         if input_scale(self.scheme) != "tensor":
             return dict.fromkeys(layer.name for layer in self.pair.layers)
         return {} if self.pair.made is None else self.pair.made.ranges()
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Inside, the layers that forward passes call are noted: only their inputs can be quantized."""
+        """Note the layers that forward passes call: only their inputs can be quantized."""
         layers = self.pair.layers
         with (
             plain_products(self.pair.modules),
@@ -43,20 +43,20 @@ class Activations(ModelStage):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, inputs are rounded."""
+        """Round the inputs of layers."""
         with quantized_inputs(self.pair.modules, self.pair.layers, self.ranges(), self._rounding) as seen:
             yield
         self._called.update(seen)
 
     def key(self) -> str:
-        """The bits, the format, the scale and the ranges."""
+        """Return bits, format, scale and ranges."""
         kind = "" if self.format is None else f"{self.format} {input_scale(self.scheme)} "
         return f"{kind}{self.width} {sorted(self.ranges().items())}"
 
     def record(self) -> Mapping[str, Any]:
-        """The layers that it covers, and those that it does not."""
+        """Return the layers that are covered, and those that are not."""
         covered = {*self.ranges()}
-        # a layer with a fixed range was called in calibration; of the others, what ran tells
+        # layers with a fixed range were called in calibration; the others have to have run
         if input_scale(self.scheme) != "tensor":
             covered &= self._called
         names = [layer.name for layer in self.pair.layers]

@@ -1,4 +1,4 @@
-"""AdaRound: up or down is learned for every weight, so that the layer's output changes least."""
+"""AdaRound: learns for every weight whether to round up or down, so that the layer's output changes least."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _UP = 3  # where h is in the state
 
 
 def decide(fraction: Tensor, settled: Tensor, unit: Tensor, second: Tensor, *, steps: int) -> Tensor:
-    """Learn how far up every weight ends, h, from where it is between two points of the grid.
+    """Learn the rounding h of every weight from its position between two points of the grid.
 
-    Rows do not see each other. On a CPU they are learned in blocks, each by one thread: threads that share an
-    operation wait for each other, here 20 times a step, and on a busy machine that takes longer than the work. Blocks
-    are the same for any number of threads, and so is the result.
+    Rows are independent. On a CPU they are learned in blocks, each by one thread: threads that share an operation wait
+    for each other, here 20 times a step, which takes longer than the work on a busy machine. Blocks are the same for
+    any number of threads, and so is the result.
     """
     logits = torch.logit((fraction - _LOW) / (_HIGH - _LOW))
     logits = torch.where(settled, _DECIDED * (2 * fraction - 1), logits)
@@ -67,7 +67,7 @@ class _Weights:
     Attributes:
         state: float32 [6, rows, columns]: v, Adam's moments of it, h, r and the unit of errors.
         second: [columns, columns] for all weights; [rows, columns, columns] for some.
-        rest: what the other weights of a row add to its errors times `second`; None for all.
+        rest: contribution of a row's other weights to its errors times `second`; None for all weights.
     """
 
     state: Tensor
@@ -75,7 +75,7 @@ class _Weights:
     rest: Tensor | None
 
     def correlate(self, error: Tensor, out: Tensor) -> None:
-        """Errors of whole rows times the second moment."""
+        """Compute errors of whole rows times the second moment."""
         if self.rest is None:
             torch.mm(error, self.second, out=out)
         else:
@@ -83,7 +83,7 @@ class _Weights:
             out.add_(self.rest)
 
     def some(self, rows: slice, columns: Tensor) -> _Weights:
-        """A copy of some rows with some columns of each, int64 [rows, k]; the others stay still."""
+        """Copy some rows with some columns of each, int64 [rows, k]; the other columns stay fixed."""
         state = self.state[:, rows]
         _, _, _, up, fraction, unit = state
         others = ((up - fraction) * unit).scatter_(1, columns, 0)
@@ -104,9 +104,9 @@ class _Weights:
 def _take_the_rest(weights: _Weights, done: int, steps: int) -> None:
     """Take the steps after the first `done`, in place.
 
-    Where h has reached 0 or 1 its gradient is 0 and momentum keeps its sign, so h stays for good; and rows do not see
-    each other. So once few weights of a row are undecided, steps are taken with those alone, which gives the same at
-    a fraction of the cost.
+    Where h has reached 0 or 1 its gradient is 0 and momentum keeps its sign, so h does not change any more. So once
+    few weights of a row are undecided, steps are taken with those alone, with the same result at a fraction of the
+    cost.
     """
     up = weights.state[_UP]
     while done < steps:
@@ -134,7 +134,7 @@ def _take_the_rest(weights: _Weights, done: int, steps: int) -> None:
 
 
 def _take_steps(weights: _Weights, done: int, upto: int, steps: int) -> None:
-    """Steps number done + 1 to upto of Adam, in place."""
+    """Take the steps done + 1 to upto of Adam, in place."""
     logits, momentum, square, up, fraction, unit = weights.state
     sigmoid, error, gradient, power = (torch.empty_like(logits) for _ in range(4))
     for step in range(done + 1, upto + 1):
@@ -163,7 +163,7 @@ def _rectified(sigmoid: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def _beta(step: int, steps: int) -> float:
-    """The exponent of the regularizer at a step after the warm-up."""
+    """Return the exponent of the regularizer at a step after the warm-up."""
     warm_up = round(_WARM_UP * steps)
     done = (step - warm_up) / (steps - warm_up)
     return _BETAS[1] + (_BETAS[0] - _BETAS[1]) * (1 + math.cos(math.pi * done)) / 2
@@ -216,7 +216,7 @@ class AdaRound:
         on_grid = (position - nearest).abs() <= levels * 2.0**-20
         floor = torch.where(on_grid, nearest, torch.floor(position))
         power = second.diagonal()
-        # without any input there is no error to learn from, and a half would stay a half
+        # without any input there is no error to learn from
         settled = on_grid | (power == 0)
         fraction = torch.where(settled, nearest, position) - floor
         unit = _unit(torch.where(settled, 0, step), power)
@@ -230,17 +230,17 @@ class AdaRound:
         )
 
     def describe(self) -> dict[str, str]:
-        """It is built in."""
+        """Return backend and grid."""
         return {"backend": "quantdrift", "grid": "symmetric absmax"}
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
-    """The method as a scheme asks for it."""
+    """Return the method of a scheme."""
     return AdaRound(bits=int(scheme.weight_bits), group_size=scheme.group_size)
 
 
 def _unit(step: Tensor, power: Tensor) -> Tensor:
-    """Steps, 0 where settled, in a unit in which one of each makes a row's uncorrelated error 1."""
+    """Return steps, 0 where settled, scaled so that a row's uncorrelated error of one step each is 1."""
     largest = step.amax(dim=1, keepdim=True)
     step = step / torch.where(largest == 0, 1, largest)  # squares neither underflow nor overflow
     error = (step.square() * power).sum(dim=1, keepdim=True)

@@ -24,7 +24,7 @@ from quantdrift.models.loading import loading, on_rules, reading_files, refuse_u
 from quantdrift.models.model import LoadedModel
 
 _NO_LIMIT = 10**6
-"""Tokenizers without a limit of their own have one of 10^30."""
+"""Larger length limits are none; tokenizers without a limit say 10^30."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,17 +32,17 @@ class Classifier(LoadedModel):
     """A model that gives every input one logit per class.
 
     Attributes:
-        module: what computes the logits.
-        source: where it came from.
+        module: the module that computes the logits.
+        source: its origin.
         takes: "text" or "image".
         classes: names by position of the logit.
         prepare: tokenizer or preprocessing: from inputs to keyword arguments of the module.
-        description: everything but the weights that decides logits: tokenizer, length limit, preprocessing.
+        description: all that decides logits beside weights: tokenizer, length limit, preprocessing.
         one_by_one: whether inputs cannot share a forward pass (texts without a padding token).
-        before: path of the head's first linear layer and that layer, where what goes into it is put out, not logits.
-        notes: what a run says of it, one sentence each.
-        layers: None, as which of its layers are quantized is not known.
-        similarity: None, as logits are not compared by one.
+        before: path and layer of the head whose input is the output, in place of logits.
+        notes: notes for the run, one sentence each.
+        layers: None, as its quantized layers are not known.
+        similarity: None, as logits have none.
     """
 
     module: nn.Module
@@ -58,7 +58,7 @@ class Classifier(LoadedModel):
     similarity: None = None
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
-        """The logits of inputs, by the weights that the module has now, float32 [n, n_classes]; or [n, dim]."""
+        """Return the logits by the present weights, float32 [n, n_classes], or the head's inputs [n, dim]."""
         del role
         step = 1 if self.one_by_one else batch_size
         width = len(self.classes) if self.before is None else self.before[1].in_features
@@ -69,13 +69,13 @@ class Classifier(LoadedModel):
         return np.concatenate(parts)
 
     def _of_batch(self, batch: list[Any], width: int) -> NDArray[np.float32]:
-        like = next(chain(self.module.parameters(), self.module.buffers()))  # a graph has buffers alone
+        like = next(chain(self.module.parameters(), self.module.buffers()))  # a graph has only buffers
         given = {
             name: value.to(like) if value.is_floating_point() and like.is_floating_point() else value.to(like.device)
             for name, value in self.prepare(batch).items()
         }
         seen: list[Tensor] = []
-        here = threading.get_ident()  # in calibration every batch is under way in a thread of its own
+        here = threading.get_ident()  # in calibration every batch runs in its own thread
 
         def watch(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             if threading.get_ident() == here:
@@ -105,7 +105,7 @@ def load_classifier(
     trusted: bool = False,
     graph: Callable[[Any], nn.Module] | None = None,
 ) -> Classifier:
-    """Load a classifier of transformers or timm; or one whose module `graph` makes of the settings."""
+    """Load a classifier of transformers or timm, or one whose module `graph` makes from the config."""
     takes = classifier_kind(source, revision)
     with loading(source, "classifier", reads="head", revision=revision, trusted=trusted) as remarks:
         import transformers  # noqa: PLC0415 -- takes seconds to import
@@ -129,7 +129,7 @@ def load_classifier(
                 "reranker), so there is nothing to rank; expected two classes or more. A reranker is measured on a "
                 "search: quantdrift run --shortlist RUN"
             )
-        (getattr(config, "model_args", None) or {}).pop("num_classes", None)  # timm would be told twice
+        (getattr(config, "model_args", None) or {}).pop("num_classes", None)  # timm would get it twice
         auto: Any = getattr(transformers, f"AutoModelFor{kind}")
         usual = partial(auto.from_pretrained, source.location, dtype=dtype, **options)
         module: Any = (graph or (lambda config: usual(config=config)))(config)
@@ -172,7 +172,7 @@ def load_classifier(
 
 
 def _length_limit(module: Any, tokenizer: Any) -> int | None:
-    """Tokens that the model can take; None if it says of no limit."""
+    """Return the most tokens that the model takes; None without a limit."""
     _, usable, _ = text_rows(module)
     positions = getattr(module.config, "max_position_embeddings", None) if usable is None else usable
     limits = [positions] if isinstance(positions, int) and positions > 0 else []
@@ -181,7 +181,7 @@ def _length_limit(module: Any, tokenizer: Any) -> int | None:
 
 
 def _agree_on_padding(module: Any, tokenizer: Any) -> bool:
-    """Let model and tokenizer pad by the same token; False if neither has one."""
+    """Let model and tokenizer use one padding token; False if neither has one."""
     if tokenizer.pad_token_id is not None:
         # a decoder finds a text's last token by the config's; another there would be read as text
         module.config.pad_token_id = tokenizer.pad_token_id

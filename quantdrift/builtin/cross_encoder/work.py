@@ -1,7 +1,7 @@
-"""Cross-encoders: models that read a query and a document together and give one score.
+"""Cross-encoders, which read a query and a document together and give one score.
 
-Scores are raw: the activation that sentence-transformers puts behind them, a sigmoid for most, is left out. It keeps
-the order, but squeezes the differences that epsilon and the gap are made of.
+Scores are raw, without the activation of sentence-transformers, a sigmoid for most models. It keeps the order but
+squeezes the differences that epsilon and the gap consist of.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ Results = dict[str, dict[str, float]]
 
 _LOW = (torch.float16, torch.bfloat16)
 _ONE_BY_ONE = (nn.Sigmoid, nn.Tanh)
-"""Activations that are taken of every score for itself, and keep the order."""
+"""Activations of single scores, which keep the order."""
 _SEVERAL = (
     "{name} gives a pair {n} scores (as models of textual entailment do), and which of them ranks documents it does "
     "not say; expected a reranker of one score"
@@ -34,14 +34,14 @@ _SEVERAL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CrossEncoderModel(LoadedModel):
-    """A cross-encoder of sentence-transformers; prompt, template and length limit are left to it.
+    """A cross-encoder of sentence-transformers, which applies prompt, template and length limit itself.
 
     Attributes:
         model: the CrossEncoder.
-        source: where it came from.
-        notes: what was told of it when it was loaded, and in what it differs from a reference, one sentence each.
-        layers: None, as which of its layers are quantized is not known.
-        similarity: None, as scores are not compared by one.
+        source: its origin.
+        notes: notes of loading and differences from a reference, one sentence each.
+        layers: None, as its quantized layers are not known.
+        similarity: None, as scores have none.
     """
 
     model: Any
@@ -58,12 +58,12 @@ class CrossEncoderModel(LoadedModel):
 
     @property
     def max_length(self) -> int | None:
-        """Tokens of a query and a document together; what is longer is cut."""
+        """Most tokens of a query and a document together; longer ones are cut."""
         length = self.model.max_seq_length
         return None if length is None else int(length)
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
-        """The raw scores of query-document pairs, by the weights that the model has now, float32 [n, 1]."""
+        """Return the raw scores of query-document pairs by the present weights, float32 [n, 1]."""
         del role
         predicted = self.model.predict(
             [list(pair) for pair in items],
@@ -117,10 +117,9 @@ def load_cross_encoder(source: ModelSource, **where: Unpack[Placed]) -> CrossEnc
 
 
 def cross_encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> CrossEncoderModel:
-    """Make one of a CrossEncoder that is loaded.
+    """Make a model of a loaded CrossEncoder.
 
-    Of a model of low precision the head is computed in float32, as mteb does: its scores would be rounded until many
-    are equal.
+    In a model of low precision the head is computed in float32, as mteb does: rounding would make many scores equal.
     """
     if model.num_labels != 1:
         raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))
@@ -140,9 +139,9 @@ def cross_encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = 
 
 @contextmanager
 def raw_scores(modules: Sequence[Any], harness: str) -> Iterator[Callable[[Results], Results]]:
-    """Inside, a cross-encoder of sentence-transformers gives raw scores.
+    """Let a cross-encoder of sentence-transformers give raw scores; yield the function that applies its activation.
 
-    Of any other model, and of any other activation, scores are as the model gives them.
+    Other models, and other activations, are left unchanged.
     """
     for module in modules:
         n_scores = getattr(module, "num_labels", 1)
@@ -155,7 +154,7 @@ def raw_scores(modules: Sequence[Any], harness: str) -> Iterator[Callable[[Resul
     model, activation = active
 
     def of_query(scores: dict[str, float]) -> dict[str, float]:
-        # as sentence-transformers makes them, in float32 on its device
+        # as sentence-transformers does, in float32 on its device
         raw = torch.tensor(list(scores.values()), dtype=torch.float32, device=model.device)
         return dict(zip(scores, activation(raw).cpu().tolist(), strict=True))
 
@@ -167,7 +166,7 @@ def raw_scores(modules: Sequence[Any], harness: str) -> Iterator[Callable[[Resul
 
 
 def activation_of(modules: Sequence[Any]) -> str | None:
-    """Name of the activation that `raw_scores` takes off; None where there is none to take off."""
+    """Return the name of the activation that `raw_scores` removes, if any."""
     active = _with_activation(modules)
     return None if active is None else type(active[1]).__name__.lower()
 

@@ -1,4 +1,4 @@
-"""Stored embeddings: fewer dimensions, halves, bytes or bits, as sentence-transformers makes them."""
+"""Stored embeddings with fewer dimensions, as halves, bytes or bits of sentence-transformers."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ class Embeddings(VectorStage):
     takes = ("vectors", "token vectors", "weights of terms")
 
     def vectors(self, vectors: Vectors) -> Vectors:
-        """The leading dimensions."""
+        """Keep the leading dimensions."""
         if (dim := self.scheme.option("dim")) is None:
             return vectors
         if int(dim) > (width := int(vectors.shape[1])):
@@ -27,21 +27,21 @@ class Embeddings(VectorStage):
         return vectors[:, : int(dim)]
 
     def stored(self, stored: Stored, calibration: Vectors) -> Stored:
-        """At a precision; bytes divide the range that each dimension has in the reference's documents."""
+        """Store at a precision; bytes divide each dimension's range in the reference's documents."""
         precision = self.scheme.option("emb")
         return stored if precision is None else at_precision(stored, precision, calibration)
 
 
 def at_precision(plain: Stored, precision: str, calibration: Vectors) -> Stored:
-    """Embeddings at a precision.
+    """Store embeddings at a precision.
 
     Args:
-        plain: at float32.
-        precision: of HALVES or CODED.
-        calibration: float32 [n, dim], embeddings whose ranges bytes divide.
+        plain: embeddings at float32.
+        precision: one of HALVES or CODED.
+        calibration: float32 [n, dim], embeddings that define the ranges of bytes.
 
     Raises:
-        UnsupportedError: bytes and bits are to be compared by distance, or halves cannot hold the numbers.
+        UnsupportedError: bytes or bits are compared by distance, or numbers are too large for halves.
     """
     if precision in CODED and plain.similarity is Similarity.EUCLIDEAN:
         raise UnsupportedError(
@@ -61,7 +61,7 @@ def at_precision(plain: Stored, precision: str, calibration: Vectors) -> Stored:
 
 
 def _codes(vectors: Vectors, precision: str, ranges: Vectors | None) -> Tensor:
-    """Codes as numbers; those of sentence-transformers, bit for bit."""
+    """Return the codes of sentence-transformers as numbers, bit for bit."""
     from sentence_transformers.util import quantize_embeddings  # noqa: PLC0415 -- seconds, and few runs need it
 
     codes = np.asarray(quantize_embeddings(vectors, "ubinary" if precision in BITS else precision, ranges=ranges))  # type: ignore[arg-type]

@@ -12,17 +12,17 @@ _BNB = "quantdrift.builtin.formats.bnb"
 
 
 def _bytes(n_rows: int, n_columns: int, group_size: int | None) -> int:
-    """Bits of a scale of one byte for every block of a row."""
+    """Return the bits of one byte for every block of a row."""
     return group_bits(n_rows, n_columns, group_size, bits=8)
 
 
 def _blocks(n_rows: int, n_columns: int, group_size: int | None) -> int:
-    """Blocks of bitsandbytes, which run on from row to row."""
+    """Return the number of bitsandbytes' blocks, which span rows."""
     return -(-n_rows * n_columns // (group_size or n_columns))
 
 
 def _double(n_rows: int, n_columns: int, group_size: int | None) -> int:
-    """Bits of double quantization: a byte a block, a float32 for every 256 of these, and one for their mean."""
+    """Return the bits of double quantization: a byte a block, a float32 for 256 of these, and one for their mean."""
     n_blocks = _blocks(n_rows, n_columns, group_size)
     return 8 * n_blocks + 32 * -(-n_blocks // 256) + 32
 

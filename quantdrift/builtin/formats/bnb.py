@@ -28,10 +28,10 @@ _NF4 = (
 _FP4 = tuple(size / 12 for size in (-12, -8, -6, -4, -3, -2, -0.0625, 0, 0.0625, 2, 3, 4, 6, 8, 12))
 _LEVELS = {"nf4": _NF4, "fp4": _FP4}
 _TINY = 1e-38
-"""What stands for the maximum of a block of zeros where it is divided by."""
+"""Divisor in place of the maximum of a block of zeros."""
 _NESTED_BLOCK = 256
 _OUTLIER = 6.0
-"""Size from which an input is an outlier, the default of transformers."""
+"""Least size of an outlier, the default of transformers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +45,13 @@ class CodebookQuantizer:
     needs_moments = False
 
     def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
-        """Round a weight matrix; the moments are not looked at."""
+        """Round a weight matrix; moments are not used."""
         exact = finite(weight, self.name)
         levels = torch.tensor(_LEVELS[self.name], device=exact.device)
         codes, absmax = _nearest(exact, levels, self.block_size)
         if self.double:
             absmax = _double_quantized(absmax)
-        if exact.shape[1] % self.block_size:  # a block spans rows, so that every weight has a scale
+        if exact.shape[1] % self.block_size:  # blocks span rows, so every weight has its own scale
             scale, size = absmax.repeat_interleave(self.block_size)[: exact.numel()].view(exact.shape), 1
         else:
             scale, size = absmax.view(len(exact), -1), self.block_size
@@ -59,19 +59,19 @@ class CodebookQuantizer:
         return QuantizedWeight(codes=codes, scale=scale, bits=4, group_size=size, levels=levels)
 
     def describe(self) -> dict[str, str]:
-        """It is built in; the grid is bitsandbytes'."""
+        """Return backend and grid."""
         nested = ", double quantization" if self.double else ""
         return {"backend": "quantdrift", "grid": f"bitsandbytes {self.name}, blocks of {self.block_size}{nested}"}
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
-    """The method of nf4 or fp4 as a scheme asks for it."""
+    """Return the method of nf4 or fp4 for a scheme."""
     name, _, double = scheme.quantizer.partition("_")
     return CodebookQuantizer(name=name, block_size=scheme.group_size or 1, double=bool(double))
 
 
 def _nearest(x: Tensor, levels: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """The number of the level nearest to every value, in x's shape, and the size of the largest of every block."""
+    """Return the nearest level's number of every value, in x's shape, and the largest size of every block."""
     flat = x.flatten()
     blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block_size)).view(-1, block_size)
     absmax = blocks.abs().amax(dim=1)
@@ -81,7 +81,7 @@ def _nearest(x: Tensor, levels: Tensor, block_size: int) -> tuple[Tensor, Tensor
 
 
 def _double_quantized(absmax: Tensor) -> Tensor:
-    """The blocks' maxima as they are read back: dynamic[code] * maximum + mean."""
+    """Return the blocks' maxima after decoding, dynamic[code] * maximum + mean."""
     mean = absmax.mean()
     dynamic = _dynamic().to(absmax.device)
     numbers, largest = _nearest(absmax - mean, dynamic, _NESTED_BLOCK)
@@ -90,7 +90,7 @@ def _double_quantized(absmax: Tensor) -> Tensor:
 
 @cache
 def _dynamic() -> Tensor:
-    """The 256 numbers of the dynamic format: of ten to the power of -6 to 0 the more digits, the larger it is."""
+    """Return the 256 numbers of the dynamic format: powers of ten from -6 to 0, the larger with more digits."""
     sizes = []
     for exponent in range(7):
         ends = torch.linspace(0.1, 1, 2**exponent + 1)
@@ -109,30 +109,30 @@ class LlmInt8:
     needs_moments = False
 
     def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
-        """Round a weight matrix; the moments are not looked at."""
+        """Round a weight matrix; moments are not used."""
         codes, absmax = _int8(finite(finite(weight, "llm_int8").half(), "llm_int8, in float16,"))
         return QuantizedWeight(codes=codes, scale=absmax / 127, bits=8, group_size=None)
 
     def describe(self) -> dict[str, str]:
-        """It is built in; the grid is bitsandbytes'."""
+        """Return backend and grid."""
         return {"backend": "quantdrift", "grid": f"bitsandbytes LLM.int8(), outliers from {_OUTLIER:g}"}
 
 
 def llm_int8(scheme: Scheme) -> LayerQuantizer:
-    """The method as a scheme asks for it."""
+    """Return the method."""
     del scheme  # it has no settings
     return LlmInt8()
 
 
 def _int8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes of float32 [n_rows, n_columns], and the size of the largest of every row, [n_rows, 1]."""
+    """Return codes of float32 [n_rows, n_columns], and the largest size of every row, [n_rows, 1]."""
     absmax = rows.abs().amax(dim=1, keepdim=True)
     return torch.round(rows * (127 / absmax.clamp(min=_TINY))).nan_to_num_(0).to(torch.int8), absmax
 
 
 def llm_int8_inputs(x: Tensor, *, absmax: float | None, bits: int) -> Tensor:
-    """Round an input token by token, but for columns with an outlier; a batch decides together which these are."""
-    del absmax, bits  # both are the format's own
+    """Round an input token by token, except columns with an outlier in any token of the batch."""
+    del absmax, bits  # the format has its own
     if not x.numel():
         return x
     rows = x.reshape(-1, x.shape[-1]).half().float()  # the library casts first

@@ -1,7 +1,7 @@
-"""Formats with scales of their own, as compressed-tensors 0.20 defines them, in torch's number types.
+"""Number formats as compressed-tensors 0.20 defines them, in torch's number types.
 
 weight = element * scale. Elements are e4m3 (torch.float8_e4m3fn, up to 448), e2m1 (0, 0.5, 1, 1.5, 2, 3, 4, 6) or
-int8; all round to nearest, halves to even, and clip. All is computed in float32, whatever the model's number type.
+int8; all round to nearest, halves to even, and clip. Everything is computed in float32.
 
     fp8      scale = max|w| / 448 of a row; fp8_tensor of the matrix
     int8     scale = max|w| / 127.5 of a row, codes from -128 to 127
@@ -24,21 +24,21 @@ from quantdrift.candidate.quantized import LayerQuantizer, Moments, QuantizedWei
 from quantdrift.scheme import Scheme
 
 _E4M3, _E2M1, _INT8 = 448.0, 6.0, 127.5
-"""What the largest weight of a group becomes."""
+"""Value of the largest weight of a group."""
 _SMALLEST_BLOCK_SCALE = 0.125
-"""What stands for a block scale that e4m3 rounds to 0."""
+"""Replaces a block scale that e4m3 rounds to 0."""
 
 
 # --- elements -----------------------------------------------------------------------------------------
 
 
 def e4m3(x: Tensor) -> Tensor:
-    """The nearest numbers of float8_e4m3fn."""
+    """Round to float8_e4m3fn."""
     return x.clamp(-_E4M3, _E4M3).to(torch.float8_e4m3fn).to(torch.float32)
 
 
 def e2m1(x: Tensor) -> Tensor:
-    """The nearest numbers of e2m1, for which torch has a type and no cast.
+    """Round to e2m1, for which torch has a type but no cast.
 
     >>> e2m1(torch.tensor([0.25, 0.75, 2.5, -5.0, 9.0])).tolist()
     [0.0, 1.0, 2.0, -4.0, 6.0]
@@ -49,13 +49,13 @@ def e2m1(x: Tensor) -> Tensor:
 
 
 def int8(x: Tensor) -> Tensor:
-    """The nearest whole numbers from -128 to 127."""
+    """Round to whole numbers from -128 to 127."""
     return torch.round(x.clamp(-128, 127))
 
 
 @cache
 def _levels(element: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """All numbers of an element, ascending; None where they are the codes."""
+    """Return all numbers of an element, ascending; None if they are the codes."""
     if element is int8:
         return None
     every = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).to(torch.float32)
@@ -67,7 +67,7 @@ def _levels(element: Callable[[Tensor], Tensor]) -> Tensor | None:
 
 def _linear(absmax: Tensor, _: Tensor, *, largest: float) -> Tensor:
     scale = absmax / largest
-    return torch.where(scale == 0, torch.ones_like(scale), scale)  # of zeros, and where it underflows
+    return torch.where(scale == 0, torch.ones_like(scale), scale)  # for zeros, and on underflow
 
 
 def _of_tensor(absmax: Tensor, whole: Tensor, *, largest: float) -> Tensor:
@@ -75,14 +75,14 @@ def _of_tensor(absmax: Tensor, whole: Tensor, *, largest: float) -> Tensor:
 
 
 def _mx(absmax: Tensor, _: Tensor, *, exponent: int) -> Tensor:
-    """Powers of two; `exponent` is that of the element's largest number."""
+    """Return powers of two; `exponent` is that of the element's largest number."""
     rounded = absmax.contiguous().view(torch.int32) + (1 << 21)
     biased = ((rounded >> 23) - exponent).clamp(min=0)  # an exponent of e8m0 is one of float32, but for 0: 2^-127
     return torch.where(biased == 0, 1 << 22, biased << 23).view(torch.float32)
 
 
 def _nv(absmax: Tensor, whole: Tensor) -> Tensor:
-    """Scales of two levels; where the factor overflows it is 1, as there."""
+    """Return scales of two levels; a factor that overflows is 1, as in compressed-tensors."""
     factor = _E4M3 * _E2M1 / whole.clamp(min=torch.finfo(torch.float32).tiny)
     factor = torch.where(factor.isfinite(), factor, torch.ones_like(factor))
     block = e4m3(factor * (absmax / _E2M1))
@@ -91,7 +91,7 @@ def _nv(absmax: Tensor, whole: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A format: its element, how its scales come about, and how many numbers share one, None for a row."""
+    """A format: its element, its scales, and how many numbers share one, None for a row."""
 
     element: Callable[[Tensor], Tensor]
     scales: Callable[[Tensor, Tensor], Tensor]
@@ -122,7 +122,7 @@ class FormatQuantizer:
     needs_moments = False
 
     def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
-        """Round a weight matrix; the moments are not looked at."""
+        """Round a weight matrix; moments are not used."""
         made, exact = FORMATS[self.name], finite(weight, self.name)
         absmax = group_absmax(exact, made.group_size)
         scale = made.scales(absmax, absmax.amax())
@@ -135,17 +135,17 @@ class FormatQuantizer:
         return QuantizedWeight(codes=codes, scale=scale, bits=self.bits, group_size=made.group_size, levels=levels)
 
     def describe(self) -> dict[str, str]:
-        """It is torch's casts."""
+        """Return torch's version and the grid."""
         return {"backend": "torch", "version": torch.__version__, "grid": self.name}
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
-    """The method as a scheme asks for it."""
+    """Return the method of a scheme."""
     return FormatQuantizer(name=scheme.quantizer, bits=int(scheme.weight_bits))
 
 
 def finite(weight: Tensor, name: str) -> Tensor:
-    """A weight matrix in float32; DataError where a number of it has no place in a format."""
+    """Return a weight matrix in float32; DataError if it has infinities or NaN."""
     exact = weight.detach().to(torch.float32)
     if not bool(exact.isfinite().all()):
         raise DataError(
@@ -155,11 +155,11 @@ def finite(weight: Tensor, name: str) -> Tensor:
     return exact
 
 
-# --- inputs of a layer: Rounding, of a number of bits -------------------------------------------------
+# --- inputs of a layer --------------------------------------------------------------------------------
 
 
 def _inputs(x: Tensor, *, absmax: float | None, bits: int, names: dict[int, str]) -> Tensor:
-    """Round an input; without an `absmax` every row, or block, has that of its own."""
+    """Round an input; without an `absmax`, every row or block uses its own."""
     if not x.numel() or absmax == 0:
         return torch.zeros_like(x)
     made = FORMATS[names[bits]]

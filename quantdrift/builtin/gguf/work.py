@@ -1,4 +1,4 @@
-"""The transformer of a GGUF file, its weights unpacked, and how they are stored."""
+"""Loads the transformer of a GGUF file with unpacked weights, and reads how they are stored."""
 
 import re
 from math import prod
@@ -19,13 +19,13 @@ from quantdrift.models.vetting import vet_settings
 
 _BLOCK = re.compile(r"(?:enc\.)?blk\.(\d+)\.")
 _FLOAT_TYPES = frozenset({"F32", "F16", "F64", "BF16"})
-"""Every other type is blocks of codes and scales."""
+"""All other types are blocks of codes and scales."""
 
 
 def stored_gguf(file: Path, body: nn.Module) -> StoredLayers:
-    """Sort the weight matrices of a GGUF file by how they are stored, and count their bits.
+    """Sort the weight matrices of a GGUF file into packed and plain ones, and count their bits.
 
-    Codes and scales share blocks there, so both are counted together. Names are the file's own.
+    Codes and scales share blocks and are counted together. Names are those of the file.
     """
     tensors = {tensor.name: tensor for tensor in GGUFReader(file).tensors}
     matrices = {
@@ -49,7 +49,7 @@ def stored_gguf(file: Path, body: nn.Module) -> StoredLayers:
 
 
 def vet_gguf(file: Path) -> None:
-    """Refuse a file whose metadata ask for more than it holds, as a config.json is refused; nothing is built."""
+    """Refuse a file whose metadata ask for more than it holds, before anything is built."""
     opened = GGUFReader(file)
     said = set()
     for name, field in opened.fields.items():
@@ -66,12 +66,12 @@ def vet_gguf(file: Path) -> None:
 
 
 def load_encoder(checkpoint: Checkpoint, reference: SentenceEncoder | None, device: torch.device) -> Loaded:
-    """Load the transformer of a GGUF file, its weights dequantized, with everything else from the reference."""
+    """Load the transformer of a GGUF file dequantized, with everything else from the reference."""
     vet_gguf(checkpoint.folder / str(checkpoint.file))
     place: dict[str, Any] = {"pretrained_model_name_or_path": checkpoint.folder, "gguf_file": checkpoint.file}
-    # Blocks are unpacked by the names that weights have below a language model's head.
+    # blocks are unpacked by the names of weights below a language model's head
     with_head = type(transformers.AutoConfig.from_pretrained(**place)) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-    if hasattr(transformers, "GgufConfig"):  # not in every version that is allowed
+    if hasattr(transformers, "GgufConfig"):  # missing in some supported versions
         place["quantization_config"] = transformers.GgufConfig(dequantize=True)
     loader: Any = transformers.AutoModelForCausalLM if with_head else transformers.AutoModel
     model = loader.from_pretrained(**place, dtype="auto")

@@ -1,4 +1,4 @@
-"""GPTQ by gptqmodel: columns rounded one by one, each one's error made good by those still to come."""
+"""GPTQ by gptqmodel: rounds column by column, and lets later columns correct the error."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from quantdrift.candidate.quantized import LayerQuantizer, Moments, QuantizedWei
 from quantdrift.scheme import Scheme
 
 DAMPING = 0.01
-"""What is added to the diagonal of the second moment, relative to its mean."""
+"""Addition to the diagonal of the second moment, relative to its mean."""
 _DAMPING_STEPS = (DAMPING, 10 * DAMPING, 100 * DAMPING)
 _BLOCK = 128
 """The paper's block size."""
@@ -48,7 +48,7 @@ class Gptq:
         """
         moments = libraries.calibrated(moments, method="gptq")
         exact = weight.detach().to(torch.float32)
-        for damping in _DAMPING_STEPS:  # as little as the moment takes
+        for damping in _DAMPING_STEPS:  # the least that suffices
             hessian = _damped(moments.second, damping)
             if int(torch.linalg.cholesky_ex(hessian).info) == 0:
                 solved = self._solve(exact, hessian, moments.n_tokens)
@@ -59,12 +59,12 @@ class Gptq:
         )
 
     def describe(self) -> dict[str, str]:
-        """Library, version and grid."""
+        """Return library, version and grid."""
         grid = "symmetric absmax" if self.grid == "paper" else "symmetric, the library's"
         return libraries.described(libraries.GPTQMODEL, grid=grid)
 
     def _solve(self, weight: Tensor, hessian: Tensor, n_tokens: int) -> QuantizedWeight:
-        # As the library does it, from the same values: it does not give the order away.
+        # the library computes the same order from the same values, and does not return it
         order = torch.argsort(torch.diag(hessian), descending=True) if self.act_order else None
         rounded, scale = with_gptqmodel(self, weight, hessian, n_tokens)
         quantized = QuantizedWeight(
@@ -84,7 +84,7 @@ class Gptq:
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
-    """The method as a scheme asks for it, `gptq` or `gptq_ao`."""
+    """Return the method of a scheme, `gptq` or `gptq_ao`."""
     refuse_missing([libraries.GPTQMODEL], needed_for=str(scheme))
     return Gptq(
         bits=int(scheme.weight_bits),
@@ -95,10 +95,10 @@ def from_scheme(scheme: Scheme) -> LayerQuantizer:
 
 
 def _damped(second: Tensor, damping: float) -> Tensor:
-    """2 second + damping * mean diagonal * I; where no input ever moved, plain rounding's I.
+    """Return 2 second + damping * mean diagonal * I, or I if all inputs were 0.
 
-    The libraries would add the damping themselves, but first set the weights of inputs that were always 0 to 0. With
-    the damping on the diagonal these are rounded like others.
+    The library would add the damping itself, but first set weights of inputs that were always 0 to 0. With the damping
+    on the diagonal these are rounded like others.
     """
     hessian = 2 * second.to(torch.float32)
     mean = hessian.diagonal().mean()
@@ -106,17 +106,17 @@ def _damped(second: Tensor, damping: float) -> Tensor:
     return hessian
 
 
-# --- one layer, solved by a library that is kept from touching more than the layer ----------------
+# --- one layer, solved by the library --------------------------------------------------------------
 
 
 class AbsmaxGrid:
-    """The symmetric grid max|w| / (2^(bits-1) - 1) of every row, behind the libraries' interface.
+    """The symmetric grid max|w| / (2^(bits-1) - 1) of every row, with the library's interface.
 
     Attributes:
         scale: float32 [out_features, 1], of the columns last given to `find_params`.
-        zero: zeros of that shape, which the libraries collect beside the scale.
-        maxq: what gptqmodel compares with the width of its own grid on CUDA; never equal to it, so that its fused
-            kernel, which has that grid built in, stays out.
+        zero: zeros of that shape, which the library collects too.
+        maxq: differs from the width of gptqmodel's own grid, so that its fused CUDA kernel, which has that grid
+            built in, is not used.
     """
 
     def __init__(self, bits: int) -> None:
@@ -125,7 +125,7 @@ class AbsmaxGrid:
         self.maxq = torch.tensor(-1)
 
     def ready(self) -> bool:
-        """Never, so that a library that asks fits the grid to the weights at hand."""
+        """Return False, so that the library fits the grid to the present weights."""
         return False
 
     def find_params(self, x: Tensor, weight: bool = True) -> None:
@@ -141,8 +141,8 @@ class AbsmaxGrid:
 def block_size(group_size: int | None) -> int:
     """Columns between two updates of the rest of the matrix.
 
-    A library fits the grid of a group to weights that hold the updates of earlier blocks only. So every group has to
-    start with a block.
+    The library fits a group's grid to weights with the updates of earlier blocks alone, so every group has to start
+    with a block.
     """
     size = group_size or _BLOCK
     return _BLOCK if size % _BLOCK == 0 else size
@@ -169,11 +169,11 @@ def with_gptqmodel(method: Gptq, weight: Tensor, hessian: Tensor, n_tokens: int)
         if method.grid == "paper":
             solver.quantizer = AbsmaxGrid(method.bits)
         rounded, scale, *_ = solver.quantize(blocksize=block_size(method.group_size))
-    return rounded.clone(), scale.clone()  # made in inference mode: copies can be used anywhere
+    return rounded.clone(), scale.clone()  # results of inference mode; copies can be used anywhere
 
 
 def _layer(weight: Tensor) -> nn.Linear:
-    """A layer of its own around the weight, for what the libraries write to a layer."""
+    """Return a new layer around the weight, which the library may write to."""
     out_features, in_features = weight.shape
     layer = nn.Linear(in_features, out_features, bias=False, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)

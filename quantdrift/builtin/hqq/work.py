@@ -15,7 +15,7 @@ from quantdrift.scheme import Scheme
 BITS = (2, 3, 4, 5, 6, 8)
 """Widths that the library quantizes to."""
 _LARGEST_INVERSE_SCALE = 2e4
-"""The library clamps the inverse of a scale here, for the sake of half precision."""
+"""Limit at which the library clamps the inverse of a scale, for half precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Hqq:
             )
 
     def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
-        """Quantize one weight matrix; the moments are not looked at.
+        """Quantize one weight matrix; moments are not used.
 
         weight ~ (code - zero_point) * scale. Scale and zero point start as those of the group's minimum and maximum,
         code = round(weight / scale + zero_point); at most 20 half-quadratic iterations then fit the zero point under
@@ -54,19 +54,19 @@ class Hqq:
         )
 
     def describe(self) -> dict[str, str]:
-        """Library, version and grid."""
+        """Return library, version and grid."""
         return described(HQQ, grid="min-max with a fitted zero point")
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
-    """The method as a scheme asks for it."""
+    """Return the method of a scheme."""
     method = Hqq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
     refuse_missing([HQQ], needed_for=str(scheme))
     return method
 
 
 def _fit(weight: Tensor, bits: int, group_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, scales and zero points of a matrix whose rows are whole groups."""
+    """Return codes, scales and zero points of a matrix whose rows are whole groups."""
     with importing(HQQ):
         library = importlib.import_module("hqq.core.quantize")
     n_rows = len(weight)
@@ -98,11 +98,11 @@ def _fit(weight: Tensor, bits: int, group_size: int) -> tuple[Tensor, Tensor, Te
 
 
 def _lift(groups: Tensor, bits: int) -> Tensor:
-    """The power of two by which a group of small weights is multiplied before the library sees it.
+    """Return the power of two that a group of small weights is multiplied by before quantization.
 
-    Its clamp would leave such a group with few levels, or none: at 8 bits a group whose range is below 0.013 fares
-    worse than with plain rounding. A power of two changes no digit, and up to 0.17 the robust norm takes every
-    residual for noise, so that the fit does not depend on size.
+    The library's clamp would leave such a group with few levels or none: at 8 bits a group with a range below 0.013 gets worse
+    than by plain rounding. A power of two changes no digit, and up to 0.17 the robust norm takes every residual for
+    noise, so that the fit does not depend on size.
     """
     low, high = groups.aminmax(dim=1, keepdim=True)
     wanted = (2**bits - 1) / _LARGEST_INVERSE_SCALE

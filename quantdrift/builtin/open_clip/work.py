@@ -1,4 +1,4 @@
-"""A CLIP of open_clip as a sentence-transformers model: texts and images go to its own two towers."""
+"""A CLIP of open_clip as a sentence-transformers model, with its own towers for texts and images."""
 
 import json
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ TEXT, IMAGE = "open_clip_tokens", "open_clip_pixels"
 
 
 class OpenClip(InputModule):
-    """Stands where a transformers model stands in a SentenceTransformer.
+    """The model of open_clip, in place of a transformers model in a SentenceTransformer.
 
     Attributes:
         clip: the model of open_clip.
-        processor: how it prepares images and texts, as settings.
+        processor: settings for the preparation of images and texts.
     """
 
     def __init__(self, clip: Any, prepare: Any, tokenize: Any) -> None:
@@ -45,11 +45,11 @@ class OpenClip(InputModule):
 
     @property
     def modalities(self) -> Any:
-        """The kinds of inputs that it takes."""
+        """Kinds of inputs that it takes."""
         return ["text", "image"]
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
-        """Tokens of texts, or pixels of PIL images."""
+        """Return tokens of texts, or pixels of PIL images."""
         del kwargs
         items = [item["text"] if isinstance(item, dict) else item for item in inputs]
         if isinstance(items[0], str):
@@ -57,7 +57,7 @@ class OpenClip(InputModule):
         return {IMAGE: torch.stack([self._prepare(image) for image in items])}
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        """Embed by the tower that the features are for, projection included."""
+        """Embed by the tower of the features, projection included."""
         del kwargs
         like = next(self.clip.parameters())
         embeddings = (
@@ -73,7 +73,7 @@ class OpenClip(InputModule):
 
 
 _PRECISION = {"float32": "fp32", "bfloat16": "pure_bf16", "float16": "pure_fp16"}
-"""open_clip's words."""
+"""open_clip's names of dtypes."""
 
 
 def load_open_clip(
@@ -84,11 +84,11 @@ def load_open_clip(
     dtype: str = "float32",
     trusted: bool = False,
 ) -> SentenceEncoder:
-    """The model of a folder with open_clip_config.json, of a hub repository, or ARCHITECTURE/TAG of open_clip's list.
+    """Load a folder with open_clip_config.json, a hub repository, or ARCHITECTURE/TAG of open_clip's list.
 
     Raises:
         MissingExtraError: open_clip is not installed.
-        UnsupportedError: a revision is asked for, which open_clip does not take.
+        UnsupportedError: a revision is given, which open_clip does not take.
     """
     del trusted  # its models bring no code
     with loading(source, revision=revision) as remarks:

@@ -1,4 +1,4 @@
-"""Rescoring of what codes have found: the first documents are scored again with uncoded queries."""
+"""Rescoring: the first documents that codes have found are scored again with uncoded queries."""
 
 from quantdrift.kinds import stage as stages
 from quantdrift.kinds.precisions import CODED
@@ -9,11 +9,11 @@ from quantdrift.scheme import Scheme
 def _check(scheme: Scheme) -> str | None:
     if any(stage.in_(scheme) and stage.stores_codes(scheme) for stage in stages.STAGES.values()):
         return None
-    return f"+rescore= scores again what codes have found; expected it beside +index= or +emb={', '.join(CODED)}"
+    return f"+rescore= scores again documents that codes found; expected it beside +index= or +emb={', '.join(CODED)}"
 
 
 def rescored(scheme: Scheme) -> Advice | None:
-    """What mends the loss of codes; None where it is done already."""
+    """Return the advice to rescore; None if the scheme does already."""
     if scheme.option("rescore") is not None:
         return None
     more = scheme.with_option("rescore", "4")

@@ -19,23 +19,23 @@ class RoundToNearest:
     needs_moments = False
 
     def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
-        """Quantize one weight matrix; the moments are not looked at."""
+        """Quantize one weight matrix; moments are not used."""
         return quantize_rtn(weight, bits=self.bits, group_size=self.group_size)
 
     def describe(self) -> dict[str, str]:
-        """It is built in."""
+        """Return backend and grid."""
         return {"backend": "quantdrift", "grid": "symmetric absmax"}
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
-    """The method as a scheme asks for it."""
+    """Return the method of a scheme."""
     return RoundToNearest(bits=int(scheme.weight_bits), group_size=scheme.group_size)
 
 
 def absmax_scale(weight: Tensor, *, bits: int, group_size: int | None) -> Tensor:
-    """The step of the symmetric grid of every group, max|w| / (2^(bits-1) - 1); 1 for a group of zeros."""
+    """Return the step of every group's symmetric grid, max|w| / (2^(bits-1) - 1); 1 for a group of zeros."""
     scale = group_absmax(weight, group_size) / (2 ** (bits - 1) - 1)
-    return torch.where(scale == 0, torch.ones_like(scale), scale)  # also where it underflows
+    return torch.where(scale == 0, torch.ones_like(scale), scale)  # also on underflow
 
 
 def quantize_rtn(weight: Tensor, *, bits: int, group_size: int | None) -> QuantizedWeight:

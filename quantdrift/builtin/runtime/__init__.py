@@ -1,4 +1,4 @@
-"""How a candidate is run, beside what its weights are."""
+"""Runtime options of a candidate."""
 
 from quantdrift.kinds.stage import Advice, Option, Stage
 

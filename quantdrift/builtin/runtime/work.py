@@ -1,4 +1,4 @@
-"""How a candidate is run, beside what its weights are: number type, attention, padding, threads, batch size."""
+"""Runtime options of a candidate: number type, attention, padding, threads, batch size."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -16,7 +16,7 @@ from quantdrift.spec.grammar import DTYPES
 
 
 class Runtime(ModelStage):
-    """The way a candidate is run, as its scheme says; all else is as with the reference."""
+    """The runtime options of a candidate; all others are those of the reference."""
 
     def __init__(self, scheme: Scheme, pair: StagedModel) -> None:
         super().__init__(scheme, pair)
@@ -33,19 +33,19 @@ class Runtime(ModelStage):
             )
 
     def key(self) -> str:
-        """All options: the same weights are run otherwise."""
+        """Return all options, which change how the same weights are run."""
         return str(sorted(self.told.items()))
 
     def record(self) -> Mapping[str, Any]:
-        """All options."""
+        """Return all options."""
         return {STAGE.record_key: self.told}
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, the modules are run so.
+        """Apply the options.
 
         Raises:
-            UnsupportedError: the model has no such attention, or its tokenizer cannot be had.
+            UnsupportedError: the model has no such attention, or no tokenizer.
         """
         with ExitStack() as stack:
             for module in self.pair.modules:
@@ -67,7 +67,7 @@ def _attend(module: nn.Module, name: str) -> None:
     if not bodies:
         raise UnsupportedError(f"+attention={name} is of models of transformers; expected one, or leave it out")
     try:
-        bodies[0].set_attn_implementation(name)  # the outermost; it tells those inside
+        bodies[0].set_attn_implementation(name)  # the outermost one sets those inside
     except (ValueError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise UnsupportedError(f"the model has no attention {name!r}: {reason}; leave out +attention=") from error

@@ -28,21 +28,21 @@ from quantdrift.models.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.scoring.similarity import Similarity
 
 _STATE = ("truncation", "padding")
-"""Parts of a tokenizer's JSON that the last call left behind."""
+"""Parts of a tokenizer's JSON that depend on its last call."""
 _VOLATILE = ("_name_or_path", "transformers_version", "_commit_hash")
-"""Settings of a model that say where it came from, not what it does."""
+"""Settings of a model that name its origin and do not change its outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SentenceEncoder(EmbeddingModel):
-    """A sentence-transformers model; prompts and pooling are left to it.
+    """A sentence-transformers model, which does prompts and pooling itself.
 
     Attributes:
         model: the SentenceTransformer.
-        source: where it came from.
-        similarity: how its embeddings are compared.
-        notes: what was told of it when it was loaded, and in what it differs from a reference, one sentence each.
-        layers: None, as which of its layers are quantized is not known.
+        source: its origin.
+        similarity: the similarity of its embeddings.
+        notes: notes of loading and differences from a reference, one sentence each.
+        layers: None, as its quantized layers are not known.
     """
 
     model: Any
@@ -59,17 +59,17 @@ class SentenceEncoder(EmbeddingModel):
 
     @property
     def takes(self) -> frozenset[str]:
-        """The kinds of inputs that it embeds: "text", "image"."""
+        """Kinds of inputs that it embeds: "text", "image"."""
         return frozenset(getattr(self.model, "modalities", ("text",))) & {"text", "image"}
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
-        """Embed texts, or images uint8 [height, width, 3], in the role they have, float32 [n, dim]."""
+        """Embed texts, or images uint8 [height, width, 3], in their role, as float32 [n, dim]."""
         return np.concatenate([self._embedded(part, role, batch_size) for part in self.parts(items, batch_size)])
 
     def parts(self, items: Sequence[Any], batch_size: int) -> Iterator[list[Any]]:
-        """Inputs as the model takes them: texts at once, images, which are large, batch by batch."""
+        """Yield inputs in the model's form: all texts at once, images, which are large, batch by batch."""
         if not len(items) or isinstance(items[0], str):
-            # a model of images would take a text that is a path or an address for one, and open it
+            # a model of images would open a text that is a path or an address
             yield [{"text": text} for text in items] if "image" in self.takes else list(items)
             return
         for at in range(0, len(items), batch_size):
@@ -87,12 +87,12 @@ class SentenceEncoder(EmbeddingModel):
         return {**key, "images": image_settings(self.model)} if "image" in self.takes else key
 
     def settings(self, role: str) -> str:
-        """Prompt, length limit, pooling and what follows it."""
+        """Return prompt, length limit, pooling and the modules after it."""
         modules = [repr(module) for module in list(self.model.children())[1:]]
         return "\n".join([self.prompt(role), str(self.model.max_seq_length), *modules])
 
     def prompt(self, role: str) -> str:
-        """Return what the model puts before every text of a role."""
+        """Return the prompt before every text of a role."""
         name = role if role in self.model.prompts else self.model.default_prompt_name
         return str(self.model.prompts.get(name, ""))
 
@@ -110,13 +110,13 @@ class SentenceEncoder(EmbeddingModel):
 
 
 def pick_device(wanted: str | None = None) -> torch.device:
-    """The device asked for, else the best there is: cuda, then mps, then cpu."""
+    """Return a device, by default the best available one: cuda, then mps, then cpu."""
     if wanted is None:
         best = "mps" if torch.backends.mps.is_available() else "cpu"
         return torch.device("cuda" if torch.cuda.is_available() else best)
     try:
         device = torch.device(wanted)
-        torch.zeros(1, device=device).item()  # torch believes in any device until it is used
+        torch.zeros(1, device=device).item()  # torch accepts any device until it is used
     except Exception as error:  # each kind of device has errors of its own
         raise UnsupportedError(
             f"the device {shown(wanted)} cannot be used here; expected cpu, or one that is there (cuda:0, mps)"
@@ -125,7 +125,7 @@ def pick_device(wanted: str | None = None) -> torch.device:
 
 
 def load_encoder(source: ModelSource, **where: Unpack[Placed]) -> SentenceEncoder:
-    """Load a sentence-transformers model, or a candidate that another library runs; "auto" leaves its own dtype."""
+    """Load a sentence-transformers model, or a candidate that another library runs."""
     model, notes = load_sentence_transformer(source, **where)
     return encoder_of(model, source, notes=notes)
 
@@ -140,7 +140,7 @@ def load_sentence_transformer(
     reads: Reads = "states",
     trusted: bool = False,
 ) -> tuple[Any, list[str]]:
-    """Load a model of one of the library's kinds, and what was told of it."""
+    """Load a model of one of the library's kinds, and return its notes too; dtype "auto" is the model's own."""
     embeds = kind != "CrossEncoder"
     what = "model" if embeds else "cross-encoder"
     with loading(source, what, revision=revision, kind=kind, reads=reads, trusted=trusted) as remarks:
@@ -158,7 +158,7 @@ def load_sentence_transformer(
                 trust_remote_code=trusted,
                 model_kwargs={"dtype": dtype},
             )
-            if embeds and dtype != "auto":  # what lies behind the transformer has a type of its own
+            if embeds and dtype != "auto":  # modules after the transformer have their own dtype
                 model.to(getattr(torch, dtype))
             if source.read_as == "mean:" and _pooling(model) != "their mean":
                 raise UnsupportedError(
@@ -178,7 +178,7 @@ def load_sentence_transformer(
 
 
 def _on_padding(model: Any, name: str) -> Iterator[str]:
-    """Say where padding is read as text, and its length is that of a batch; SigLIP is trained on one length."""
+    """Note a SigLIP model, which reads padding, if it is padded to the batch and not to its trained length."""
     first = next(iter(model), None)
     texts = (getattr(first, "processing_kwargs", None) or {}).get("text", {})
     kind = getattr(getattr(first, "config", None), "model_type", "")
@@ -191,7 +191,7 @@ def _on_padding(model: Any, name: str) -> Iterator[str]:
 
 
 def _pooling(model: Any) -> str:
-    """Say in words how tokens become an embedding."""
+    """Describe how tokens become an embedding."""
     modes = [getattr(module, "pooling_mode", None) or getattr(module, "pooling_strategy", None) for module in model]
     said = next((mode for mode in modes if mode), "what the transformer gives")
     return {"mean": "their mean", "lasttoken": "that of the last token", "max": "their maximum"}.get(
@@ -200,7 +200,7 @@ def _pooling(model: Any) -> str:
 
 
 def encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> SentenceEncoder:
-    """Make an encoder of a SentenceTransformer that is loaded."""
+    """Make an encoder of a loaded SentenceTransformer."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name)
     name = str(model.similarity_fn_name or "cosine")
     if name not in set(Similarity):
@@ -211,7 +211,7 @@ def encoder_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) ->
 
 
 def choose_prompts(model: Any, chosen: Mapping[str, str]) -> None:
-    """Let a model put its prompts of these names before texts in these roles."""
+    """Choose the model's prompts for roles by name."""
     prompts = dict(model.model.prompts) if isinstance(model, SentenceEncoder) else {}
     for role, name in chosen.items():
         if name not in prompts:
@@ -220,18 +220,18 @@ def choose_prompts(model: Any, chosen: Mapping[str, str]) -> None:
         model.model.prompts[role] = prompts[name]
 
 
-# --- what makes an embedding beside the weights ---------------------------------------------------
+# --- what decides an embedding beside the weights -------------------------------------------------
 
 
 def as_pictures(images: Sequence[Any]) -> list[Any]:
-    """PIL images in RGB, of uint8 arrays [height, width, 3] or PIL images of any mode."""
+    """Convert uint8 arrays [height, width, 3] or PIL images of any mode to PIL images in RGB."""
     from PIL import Image  # noqa: PLC0415 -- an optional package
 
     return [(image if isinstance(image, Image.Image) else Image.fromarray(image)).convert("RGB") for image in images]
 
 
 def image_settings(model: Any) -> str:
-    """Return how a model prepares images, the processor's settings, as text."""
+    """Return the settings of a model's image processor as text."""
     processor: Any = getattr(model[0], "processor", None)
     prepares = getattr(processor, "image_processor", processor)
     said = prepares.to_dict() if hasattr(prepares, "to_dict") else str(prepares)
@@ -239,10 +239,10 @@ def image_settings(model: Any) -> str:
 
 
 def reading_digest(holders: Sequence[Any], modules: Sequence[nn.Module]) -> str:
-    """A digest of tokenizers and transformers settings, 32 hex digits."""
+    """Return a digest of tokenizers and of transformers' settings, 32 hex digits."""
     tokenizers = {}
     for holder in holders:
-        with suppress(AttributeError, RuntimeError, NotImplementedError):  # a property of a model without one
+        with suppress(AttributeError, RuntimeError, NotImplementedError):  # a model without a tokenizer
             if hasattr(tokenizer := holder.tokenizer, "get_vocab"):
                 tokenizers[id(tokenizer)] = tokenizer
     parts = [tokenizer_digest(tokenizer) for tokenizer in tokenizers.values()]
@@ -254,8 +254,8 @@ def reading_digest(holders: Sequence[Any], modules: Sequence[nn.Module]) -> str:
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """A digest of a tokenizer: vocabulary, rules and what it pads, cuts and gives, 32 hex digits."""
-    fast = getattr(tokenizer, "backend_tokenizer", tokenizer)  # a static model has that one alone
+    """Return a digest of a tokenizer's vocabulary, rules, padding, truncation and outputs, 32 hex digits."""
+    fast = getattr(tokenizer, "backend_tokenizer", tokenizer)  # a static model has only that
     if hasattr(fast, "to_str"):
         return _rules_digest(fast.to_str(), _sides(tokenizer))
     content: Any = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
@@ -263,7 +263,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
     return bytes_digest(text.encode(), size=16)
 
 
-@lru_cache(maxsize=8)  # one takes a tenth of a second, and every side of every arm asks for it
+@lru_cache(maxsize=8)  # takes a tenth of a second, for each side of each arm
 def _rules_digest(rules: str, sides: tuple[Any, ...]) -> str:
     content = {key: value for key, value in json.loads(rules).items() if key not in _STATE}
     text = json.dumps([content, *sides], sort_keys=True, default=str)
@@ -271,19 +271,19 @@ def _rules_digest(rules: str, sides: tuple[Any, ...]) -> str:
 
 
 def _sides(tokenizer: Any) -> tuple[str, ...]:
-    """Return the sides on which a tokenizer pads and cuts, and what it gives beside tokens."""
+    """Return the sides of padding and truncation, and the names of outputs."""
     names = ("padding_side", "truncation_side", "model_input_names")
     return tuple(str(getattr(tokenizer, name, None)) for name in names)
 
 
 def floating_dtype(encoder: LoadedModel) -> str:
-    """The type of numbers that a model computes with: that of its first floating parameter."""
+    """Return the dtype of a model's first floating parameter, in which it computes."""
     floating = (p.dtype for p in encoder.module.parameters() if p.dtype.is_floating_point)
     return str(next(floating, torch.float32)).removeprefix("torch.")
 
 
 def differences(reference: LoadedModel, candidate: LoadedModel) -> list[str]:
-    """Differences of two models beside their weights, one sentence each; both have to compare embeddings alike."""
+    """Return the differences of two models of one similarity beside their weights, one sentence each."""
     if candidate.similarity != reference.similarity:
         raise UnsupportedError(
             f"{candidate.source.name} compares embeddings by {str(candidate.similarity)!r}, {reference.source.name} by "

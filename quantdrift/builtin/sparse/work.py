@@ -1,4 +1,4 @@
-"""Sparse models of sentence-transformers: a weight for some terms of the vocabulary."""
+"""Sparse models of sentence-transformers, with weights for some terms of the vocabulary."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from quantdrift.scoring.ragged import Matrix, Ragged
 from quantdrift.scoring.similarity import Similarity
 
 _MOST_TERMS = 1 << 24
-"""Numbers of terms that float32 holds exactly."""
+"""Largest vocabulary whose term numbers float32 holds exactly."""
 
 
 _CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ class Terms(Product):
     """The inner product of term weights; a row of an input is the number of a term and its weight.
 
     Attributes:
-        n_terms: all terms that there are.
+        n_terms: size of the vocabulary.
         cosine: whether weights are divided by their Euclidean norm.
     """
 
@@ -46,17 +46,17 @@ class Terms(Product):
 
     @property
     def name(self) -> str:
-        """What a run calls it."""
+        """Name of the product in a run."""
         return "cosine" if self.cosine else "dot"
 
     def prepared(self, side: Ragged, device: torch.device) -> Any:
-        """Queries or documents as a sparse matrix [n, n_terms]; the CPU multiplies these."""
+        """Return a sparse matrix [n, n_terms], which the CPU multiplies."""
         del device
         rows = side.flat()
         ends = np.concatenate([[0], np.cumsum(side.lengths)])
         terms, weights = rows[:, 0].astype(np.int64), np.ascontiguousarray(rows[:, 1])
         inner = np.ones(max(0, len(terms) - 1), dtype=np.bool_)
-        inner[ends[1:-1][(ends[1:-1] > 0) & (ends[1:-1] < len(terms))] - 1] = False  # of two inputs
+        inner[ends[1:-1][(ends[1:-1] > 0) & (ends[1:-1] < len(terms))] - 1] = False  # the next input begins
         within = not len(terms) or (int(terms.min()) >= 0 and int(terms.max()) < self.n_terms)
         if not within or (rows[:, 0] != terms).any() or (np.diff(terms)[inner] <= 0).any():
             raise ScoreError(f"a sparse embedding has terms that are not rising numbers from 0 to {self.n_terms - 1}")
@@ -67,40 +67,40 @@ class Terms(Product):
         return matrix
 
     def scores(self, queries: Any, documents: Any) -> Tensor:
-        """Scores float32 [n_queries, n_docs]; of equal documents they are equal, as terms are added up in one order."""
+        """Return scores float32 [n_queries, n_docs]; terms are added in one order, so equal documents score equally."""
         return torch.from_numpy((queries @ documents.T).toarray().astype(np.float32))
 
     def exact(self, query: NDArray[Any], documents: Ragged) -> NDArray[np.float64]:
-        """The scores of one query in float64."""
+        """Return the scores of one query in float64."""
         left, right = (self.prepared(side, _CPU).astype(np.float64) for side in (Ragged.of([query]), documents))
         return np.asarray((left @ right.T).toarray()[0])
 
     def values(self, rows: Matrix) -> Matrix:
-        """The weights."""
+        """Return the weights."""
         return rows[:, 1:]
 
     def row_bits(self, width: int, bits: int) -> int:
-        """The number of a term takes 32 bits."""
+        """Return the bits of a weight, and the 32 bits of its term."""
         del width
         return 32 + bits
 
 
 class TermWeights(RowStage):
-    """The terms that are kept of a candidate's documents."""
+    """Pruning of a candidate's documents to terms of the largest weights."""
 
     takes = ("weights of terms",)
 
     def keep(self) -> Keep | None:
-        """The terms of the largest weights."""
+        """Return the pruning."""
         return partial(pruned, most=int(self.scheme.option("terms", "")))
 
     def record(self) -> Mapping[str, Any]:
-        """How many are kept at most."""
+        """Return the most terms of a document."""
         return {"terms": int(self.scheme.option("terms", ""))}
 
 
 def pruned(part: Ragged, most: int) -> Ragged:
-    """The terms of each document with the largest weights; of equal ones the lower number stays."""
+    """Keep the terms with the largest weights of each document; of equal ones the lower number."""
     matrices = []
     for terms in part:
         order = np.lexsort((terms[:, 0], -terms[:, 1]))[:most]
@@ -115,11 +115,11 @@ class SparseModel(RowEncoder):
     terms: Terms
 
     def product(self) -> Terms:
-        """The product of weights."""
+        """Return the product of weights."""
         return self.terms
 
     def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
-        """The terms of each input by number, and their weights; nothing dense is kept of a batch."""
+        """Return the terms of each input by number, with their weights; no dense batch is kept."""
         encode = self.model.encode_query if role == "query" else self.model.encode_document
         matrices = []
         for at in range(0, len(items), batch_size):
@@ -130,7 +130,7 @@ class SparseModel(RowEncoder):
 
 
 def term_weights(encoded: Tensor) -> list[Matrix]:
-    """A sparse tensor [n, n_terms] as the terms of each input by number, and their weights."""
+    """Turn a sparse tensor [n, n_terms] into the terms of each input by number, with their weights."""
     batch = encoded.cpu().coalesce()
     (inputs, terms), weights = batch.indices().numpy(), batch.values().float().numpy()
     ends = np.searchsorted(inputs, np.arange(batch.shape[0] + 1))
@@ -139,13 +139,13 @@ def term_weights(encoded: Tensor) -> list[Matrix]:
 
 
 def load_sparse(source: ModelSource, **where: Unpack[Placed]) -> SparseModel:
-    """Load a sparse model, whose head is what makes its weights."""
+    """Load a sparse model, whose head computes its weights."""
     model, notes = load_sentence_transformer(source, kind="SparseEncoder", reads="head", **where)
     return sparse_of(model, source, notes=notes)
 
 
 def sparse_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> SparseModel:
-    """A SparseEncoder that is loaded, and what was told of it."""
+    """Make a model of a loaded SparseEncoder and its notes."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name, "SparseEncoder")
     product = sparse_product(model, source.name)
     similarity = Similarity(product.name)
@@ -153,9 +153,9 @@ def sparse_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> 
 
 
 def sparse_product(model: Any, name: str) -> Terms:
-    """How a SparseEncoder compares; refused where that is not by products."""
+    """Return the product of a SparseEncoder; refuse one that compares otherwise."""
     compares = str(model.similarity_fn_name)
-    n_terms = int(model.encode_query(["."], show_progress_bar=False).shape[1])  # what it says may be its width
+    n_terms = int(model.encode_query(["."], show_progress_bar=False).shape[1])  # its config may name another width
     if compares not in {"dot", "cosine"} or n_terms > _MOST_TERMS:
         raise UnsupportedError(
             f"{name!r} compares embeddings of {n_terms:,} terms by {compares!r}; expected dot or cosine, and at most "

@@ -1,4 +1,4 @@
-"""The token embedding matrices of a model, and how `+table=` rounds them: to nearest, with one scale for each row."""
+"""Rounds the token embedding matrices of a model (`+table=`) to nearest, with one scale for each row."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +18,7 @@ from quantdrift.models.weights import saved_weights
 from quantdrift.scheme import Scheme
 
 _ROWS = 8192
-"""Rows that are rounded at a time: the matrix of a large vocabulary is the model's largest matrix."""
+"""Rows rounded at a time, as the matrix of a large vocabulary is the model's largest."""
 
 
 class Table(ModelStage):
@@ -32,22 +32,22 @@ class Table(ModelStage):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, the matrices are rounded."""
+        """Round the matrices."""
         with saved_weights(self.tables):
             round_tables(self.tables, self.width)
             yield
 
     def key(self) -> None:
-        """Nothing: what it does is in the weights."""
+        """Return None: the weights hold all of it."""
 
     def record(self) -> Mapping[str, Any]:
-        """Bits, shapes, and what shares a matrix, such as the head of a language model."""
+        """Return bits, shapes, and modules that share a matrix, such as a language model's head."""
         tables = {table.name: list(table.weight.shape) for table in self.tables}
         record = {"bits": self.width, "scale": "row", "tables": tables, "tied": list(self.reaches)}
         return {STAGE.record_key: record}
 
     def bits(self) -> list[StoredBits]:
-        """Bits of every embedding matrix, with one scale for each row."""
+        """Return the bits of every embedding matrix, with one scale for each row."""
         sizes = [(table.parameter, table.weight.numel(), len(table.weight)) for table in self.tables]
         return [
             StoredBits(parameter=parameter, bits=numbers * self.width + rows * SCALE_BITS)
@@ -56,9 +56,9 @@ class Table(ModelStage):
 
 
 def find_tables(modules: Sequence[nn.Module], name: str) -> list[LinearLayer]:
-    """The tables [n_tokens, dim] that `get_input_embeddings()` of the model's parts gives, shared ones once.
+    """Return the matrices [n_tokens, dim] of `get_input_embeddings()` of the model's parts, shared ones once.
 
-    Tables of positions and token types are none.
+    Matrices of positions and token types are not included.
 
     Raises:
         UnsupportedError: there is none, or one has no floating-point weights in memory.
@@ -67,7 +67,7 @@ def find_tables(modules: Sequence[nn.Module], name: str) -> list[LinearLayer]:
     tables: dict[object, LinearLayer] = {}
     for part in list(paths):
         with suppress(NotImplementedError, AttributeError):
-            # an embedding bag is the whole of a static model; the rest is of transformers
+            # a static model is an embedding bag; all others are of transformers
             table = part if isinstance(part, nn.EmbeddingBag) else part.get_input_embeddings()  # type: ignore[operator]
             if isinstance(table, nn.Embedding | nn.EmbeddingBag) and isinstance(weight := table.weight, nn.Parameter):
                 place = memory_range(weight) or id(weight)
@@ -82,7 +82,7 @@ def find_tables(modules: Sequence[nn.Module], name: str) -> list[LinearLayer]:
 
 
 def tied_to(tables: Sequence[LinearLayer], modules: Sequence[nn.Module]) -> list[str]:
-    """Paths of the modules that multiply by such a matrix, as a language model's head: what rounds it rounds them."""
+    """Return the paths of modules that share such a matrix, as a language model's head, and are rounded with it."""
     places = {memory_range(table.parameter) for table in tables} - {None}
     return [
         path
