@@ -1,4 +1,4 @@
-"""The start-up hook: quantdrift hears when a harness module has been imported.
+"""The start-up hook, which calls quantdrift after a harness module was imported.
 
 Harnesses such as mteb have no plugin mechanism, so `quantdrift.pth` (from Python 3.15 on `quantdrift.start`, PEP 829)
 calls `install` whenever Python starts. `install` puts one finder in front of `sys.meta_path`; right after a module of
@@ -6,7 +6,7 @@ calls `install` whenever Python starts. `install` puts one finder in front of `s
 doctor` says what is active.
 
 Every start of Python pays for this file, so it holds only what a start needs: a finder that says "not mine". What
-happens when a watched module does come along stands in `_hook_notify`.
+happens when a watched module is imported is in `_hook_notify`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _installing = _thread.allocate_lock()
 
 
 class HookFinder:
-    """Steps in for the watched modules; every other name costs one dict lookup.
+    """Finds the watched modules; every other name costs one dict lookup.
 
-    What the hook has done is kept here and not in the module, so that it outlasts a reload.
+    The hook's state is kept here and not in the module, so that it outlasts a reload.
 
     Attributes:
         started_by: "pth", "start" or "manual".
-        watched: the table of modules that it was made with.
+        watched: the table of watched modules.
         patched: the watched modules whose function has run, in that order.
         errors: watched module -> the error its function ended in.
     """
@@ -60,19 +60,19 @@ class HookFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec the other finders give, its loader wrapped; None for names not watched."""
+        """Return the spec of the other finders with a wrapped loader; None for names that are not watched."""
         if fullname not in WATCHED or switched_off():
             return None
         try:
             from quantdrift import _hook_notify  # noqa: PLC0415 - a plain start must not pay for it
 
             return _hook_notify.find_spec(self, fullname, path, target)
-        except Exception:  # uninstalled or upgraded under a live Python; those behind us answer
+        except Exception:  # quantdrift was uninstalled or upgraded meanwhile; the other finders answer
             return None
 
 
 def install(started_by: str = "manual") -> bool:
-    """Put the finder in place, once; harness modules imported earlier are seen to at once."""
+    """Install the finder once; call the functions of harness modules that are imported already."""
     if switched_off():
         return False
     with _installing:
@@ -92,17 +92,17 @@ def install(started_by: str = "manual") -> bool:
 
 
 def start() -> None:
-    """What `quantdrift.start` names; Python 3.15 may call it more than once at one start."""
+    """Install the hook, as `quantdrift.start` names it; Python 3.15 may call it more than once."""
     install("start")
 
 
 def switched_off() -> bool:
-    """Whether the environment variable `QUANTDRIFT_HOOK` says off."""
+    """Return whether the environment variable `QUANTDRIFT_HOOK` switches the hook off."""
     return os.environ.get(OFF_SWITCH, "").strip().lower() in ("0", "off", "false", "no")
 
 
 def installed_finder() -> HookFinder | None:
-    """The finder that is in place, with what it has done so far in this process."""
+    """Return the installed finder, with its state in this process."""
     # By mark and not by class: after a reload of this module the class is another one.
     finders: list[Any] = list(sys.meta_path)
     for finder in finders:

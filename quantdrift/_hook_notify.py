@@ -1,7 +1,7 @@
-"""What the start-up hook does once a watched harness module is being imported.
+"""The start-up hook's work when a watched harness module is imported.
 
-The real spec comes from the finders behind ours; only its loader is replaced, and only until the module runs. An
-error in one of our functions becomes a warning and never reaches the harness.
+The spec comes from the other finders; only its loader is replaced, until the module has run. An error in one of our
+functions becomes a line on standard error and never reaches the harness.
 """
 
 import sys
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 
 class Finder(Protocol):
-    """The finder of the hook, as it is used here."""
+    """The part of the hook's finder that is used here."""
 
     off_switch: str
     watched: dict[str, str]
@@ -25,9 +25,9 @@ class Finder(Protocol):
 def find_spec(
     finder: Finder, fullname: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
-    """The spec that the finders behind ours give, with a loader that notifies us afterwards."""
+    """Return the spec of the finders after ours, with a loader that notifies us."""
     finders: list[Any] = list(sys.meta_path)
-    for other in finders[finders.index(finder) + 1 :]:  # those in front of ours have been asked already
+    for other in finders[finders.index(finder) + 1 :]:  # those before ours were asked already
         find = getattr(other, "find_spec", None)
         spec: ModuleSpec | None = find(fullname, path, target) if find else None
         if spec is not None:
@@ -40,7 +40,7 @@ def find_spec(
 
 
 class _NotifyingLoader:
-    """Stands in for a loader until its module runs; everything but that is the real loader's."""
+    """Replaces a loader until its module runs, and passes on everything else."""
 
     def __init__(self, finder: Finder, spec: ModuleSpec) -> None:
         self._finder = finder
@@ -48,7 +48,7 @@ class _NotifyingLoader:
         self._loader: Any = spec.loader
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_loader":  # a copy made without __init__ would ask itself for ever
+        if name == "_loader":  # a copy made without __init__ would recurse without end
             raise AttributeError(name)
         return getattr(self._loader, name)
 
@@ -63,17 +63,17 @@ class _NotifyingLoader:
 
 
 def change(watched: Mapping[str, str], harness: str) -> None:
-    """Change a harness here and now, whatever the off switch says."""
+    """Hook into a harness now, whatever the off switch says."""
     for name, ours in watched.items():
         if name.partition(".")[0] == harness:
             resolve_name(ours)(import_module(name))
 
 
 def notify(finder: Finder, name: str, module: ModuleType) -> None:
-    """Call the function that the table names for this module; its errors end here."""
+    """Call the function of a watched module; its errors end here."""
     try:
         resolve_name(finder.watched[name])(module)
-    except Exception as error:  # whatever it is, the harness must go on as if we were not here
+    except Exception as error:  # whatever the error, the harness must go on without us
         harness = name.partition(".")[0]
         said = any(watched.startswith(f"{harness}.") for watched in finder.errors)
         finder.errors[name] = " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,4 +1,4 @@
-"""One call from two models, or from what two models put out, to a finished run.
+"""`drift`: one call from two models, or from their outputs, to a finished run.
 
 >>> import numpy as np
 >>> from quantdrift import drift
@@ -28,7 +28,7 @@ from quantdrift.asking.ask import Ask
 from quantdrift.asking.ensure import ensure
 from quantdrift.base.errors import DataError, ScoreError, SpecError, UnsupportedError
 from quantdrift.base.extras import extras_named
-from quantdrift.base.progress import Silent, Terminal
+from quantdrift.base.progress import progress_bars
 from quantdrift.base.records import write_text
 from quantdrift.base.registry import imported
 from quantdrift.data.labelled import (
@@ -61,29 +61,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run(folder.Run):
-    """A finished run, with what Python shows of it; `print(run.summary())`, or the run as the last line of a cell."""
+    """A finished run; `print(run.summary())` shows it, or the run as the last line of a notebook's cell."""
 
     @property
     def metrics(self) -> dict[str, Estimate]:
-        """The metrics that the run stores, by name: value, 95 % interval, number of inputs. `run[NAME]` has more."""
+        """The stored metrics by name, with 95 % interval and number of inputs; `run[NAME]` computes others."""
         return estimates_of(self.record)
 
     def summary(self) -> str:
-        """The verdict and the findings, as `quantdrift run` ends with them: sentences, one a line."""
+        """Return the verdict and the findings, one sentence a line, as at the end of `quantdrift run`."""
         outcome, head = self.verdict, f"{self.record['spec']} on {self.record['data']['name']}"
         return "\n".join([head, outcome.told, *findings(self.record), *filter(None, [outcome.command])])
 
     def report(self, path: str | Path, *, data: str | Path | None = None) -> Path:
-        """Write the run as one HTML page that loads nothing else, and return its place.
+        """Write the run as one self-contained HTML page, and return its path.
 
         Args:
             path: the file; an earlier one is replaced.
-            data: the folder that the run was made of, for texts; where it was if not given.
+            data: folder of the run's data, for texts; by default where it was.
 
         Raises:
             RunError: it cannot be written.
-            DataError: `data` holds others.
-            MissingExtraError: what draws charts is not installed: quantdrift[report].
+            DataError: `data` holds other data.
+            MissingExtraError: the extra that draws charts is not installed: quantdrift[report].
         """
         from quantdrift.report.page import render  # noqa: PLC0415 -- an extra
         from quantdrift.report.run import page_of  # noqa: PLC0415 -- as above
@@ -101,7 +101,7 @@ class Run(folder.Run):
 
 
 def read_run(path: str | Path) -> Run:
-    """The run that lies in a folder.
+    """Read the run in a folder.
 
     Args:
         path: the folder, or the run.json in it.
@@ -119,7 +119,7 @@ Qrels = Mapping[Any, Mapping[Any, int]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embeddings:
-    """The embeddings that one model makes of queries and documents.
+    """One model's embeddings of queries and documents.
 
     Attributes:
         queries: float [n_queries, dim], an array, memory map or tensor.
@@ -156,9 +156,9 @@ def drift(
     cache: bool = True,
     progress: bool = False,
 ) -> Run:
-    """Measure what a candidate answers otherwise than its reference, input by input.
+    """Measure which answers of a candidate differ from those of its reference, input by input.
 
-    What the two may be:
+    Both may be:
 
     - names: `drift("minilm", "W4-rtn", data)`, `drift("minilm@W4-rtn", data=data)`,
       `drift("minilm", "./my-gptq", data)`;
@@ -169,33 +169,32 @@ def drift(
       [n_inputs, n_classes].
 
     Args:
-        reference: the model at full precision, or what it puts out. A model is left as it was.
-        candidate: a scheme ("W4-rtn", or a `Scheme`), a model, or what it puts out; None where `reference` is a
+        reference: the model at full precision, or its outputs. A model is left unchanged.
+        candidate: a scheme ("W4-rtn", or a `Scheme`), a model, or its outputs; None where `reference` is a
             pair's name, "MODEL@SCHEME" or "REFERENCE vs CANDIDATE".
-        data: a dataset, a folder as `quantdrift run --data` takes it, or the name of a task. Of arrays optional: it
-            gives them ids, labels and texts, in its order.
-        qrels: of arrays: input id to item id to grade, relevant if above 0.
-        classes: of logits: names of the classes, [n_classes].
-        labels: of logits: the right class of every input, [n_inputs].
-        input_ids: of arrays: names of the rows; "0", "1", ... if not given.
-        item_ids: of arrays: names of the documents, likewise.
-        similarity: of `Embeddings`: "cosine" (the default), "dot" or "euclidean". A model has its own.
-        out: run folder to write, an earlier run there is replaced; if not given, a temporary one that goes when the
-            run does (`Run.save` keeps it).
-        split: of a folder: which labels or part.
-        keep_own_ids: whether queries that stand in the corpus themselves, of the same id and text, find themselves.
-        k: ranks kept of either arm.
-        batch_size: of models: inputs per forward pass.
-        noise_floor: of models: whether the reference is run a second time.
-        tolerance: the share of the inputs that may get another top-1, and of right first answers that may be lost.
-        mean_tolerance: by how much nDCG@10 or accuracy may fall.
-        device: of models given by name; the best there is if not given.
-        revision: of a reference on the hub.
-        dtype: of a model given by name, at full precision: "float32", "bfloat16" or "float16"; one in memory has its
-            own.
-        trust_remote_code: whether Python code that comes with a model given by name may run.
-        cache: of models given by name: keep embeddings and quantized layers for the next run.
-        progress: of models: show bars on standard error.
+        data: a dataset, a folder as for `quantdrift run --data`, or the name of a task. Optional for arrays, which get
+            its ids, labels and texts, in its order.
+        qrels: for arrays: input id to item id to grade, relevant if above 0.
+        classes: for logits: names of the classes, [n_classes].
+        labels: for logits: the right class of every input, [n_inputs].
+        input_ids: for arrays: names of the rows; by default "0", "1", ...
+        item_ids: for arrays: names of the documents, likewise.
+        similarity: for `Embeddings`: "cosine" (the default), "dot" or "euclidean". A model has its own.
+        out: run folder, where an earlier run is replaced; by default a temporary folder, which is deleted with the run
+            (`Run.save` keeps it).
+        split: for a folder: the split of labels, or the part.
+        keep_own_ids: whether queries that are documents too, with the same id and text, find themselves.
+        k: number of ranks that are kept of either arm.
+        batch_size: for models: inputs per forward pass.
+        noise_floor: for models: whether the reference is run a second time.
+        tolerance: share of inputs that may get another top-1, and of right first answers that may be lost.
+        mean_tolerance: largest acceptable fall of nDCG@10 or accuracy.
+        device: for models given by name: device; by default the best available one.
+        revision: revision of a reference on the hub.
+        dtype: for a model given by name: full precision, "float32", "bfloat16" or "float16".
+        trust_remote_code: for models given by name: whether Python code that comes with them may run.
+        cache: for models given by name: whether embeddings and quantized layers are kept for the next run.
+        progress: for models: whether bars are shown on standard error.
 
     Returns:
         The run: `run["flip@1"]`, `run.changed()`, `run.to_pandas()`, `run.evidence()`,
@@ -204,10 +203,10 @@ def drift(
     Raises:
         SpecError: a spec or scheme does not parse.
         UnknownNameError: there is no such model, folder, task or similarity.
-        UnsupportedError: this model cannot be paired, or not like this.
-        DataError: data, ids or labels cannot be used, or do not fit the arrays.
-        ScoreError: arrays are not of numbers, of shapes that do not fit, or hold NaN or infinity.
-        MissingExtraError: torch, or what the models need, is not installed.
+        UnsupportedError: these models cannot be compared.
+        DataError: data, ids or labels cannot be used, or do not match the arrays.
+        ScoreError: arrays have the wrong shape, or hold something other than finite numbers.
+        MissingExtraError: torch, or a package that the models need, is not installed.
         RunError: the folder cannot be written.
 
     Source: paper, section 3.
@@ -236,7 +235,7 @@ def drift(
                     "(RetrievalDataset.of(queries, documents)), a folder or the name of a task"
                 )
             pair, models = _pair(reference, candidate, device, stack)
-            # what code a model in memory runs is not known, so nothing of it is kept
+            # the code of a model in memory is not known, so nothing of it is kept
             given: Any = {} if models == (None, None) else {"models": models}
             run = ensure(
                 Ask(pair=pair, data=facts_of(dataset), dataset=dataset),
@@ -249,7 +248,7 @@ def drift(
                     trust_remote_code=trust_remote_code,
                 ),
                 store=default_store() if cache and not given else EmbeddingStore(None),
-                progress=Terminal() if progress else Silent(),
+                progress=progress_bars(quiet=not progress),
                 device=device,
                 revision=revision,
                 reuse=False,
@@ -260,7 +259,7 @@ def drift(
 
 
 class _Temporary:
-    """A folder that goes when this does, at the latest when Python ends."""
+    """A folder that is deleted with this object, at the latest when Python ends."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="quantdrift-"))
@@ -281,7 +280,7 @@ def _dataset(data: Any, split: str) -> Dataset | None:
 
 
 def _is_model(value: Any) -> bool:
-    """Whether it is a name or a model, and not what a model puts out."""
+    """Whether a value is a name or a model, not a model's outputs."""
     return _is_named(value) or hasattr(value, "encode_query")
 
 
@@ -292,7 +291,7 @@ def _is_named(value: Any) -> bool:
 def _pair(
     reference: Any, candidate: Any, device: str | None, stack: ExitStack
 ) -> tuple[Spec | Versus, tuple[SentenceEncoder | None, SentenceEncoder | None]]:
-    """The pair by its name, and those of its models that are loaded."""
+    """Return the name of the pair, and those of its models that are in memory."""
     if candidate is None and _is_named(reference):
         return parse_pair(str(reference)), (None, None)
     if candidate is reference or not (isinstance(candidate, Scheme) or _is_model(candidate)):
@@ -322,7 +321,7 @@ def _pair(
 
 
 def _scheme(candidate: Any) -> Scheme | None:
-    """The scheme that a candidate is; None if it is a model."""
+    """Return the scheme of a candidate; None if it is a model."""
     if isinstance(candidate, Scheme):
         return candidate
     if not isinstance(candidate, str) or Path(candidate).is_dir():
@@ -336,7 +335,7 @@ def _scheme(candidate: Any) -> Scheme | None:
 
 
 def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder:
-    """A model in memory, in evaluation mode until the stack is left."""
+    """Return the encoder of a model in memory, in evaluation mode until the stack is closed."""
     from quantdrift.models.files.named import ModelSource, name_in_config  # noqa: PLC0415 -- as above
     from quantdrift.models.loading import refuse_unfit_tokenizer  # noqa: PLC0415 -- torch
     from quantdrift.models.weights import restoring  # noqa: PLC0415 -- torch
@@ -359,7 +358,7 @@ def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder
 
 
 def _refuse(said: Mapping[str, Any], taken: Collection[str], what: str) -> None:
-    """Refuse what does not belong to these arrays."""
+    """Refuse arguments that do not belong to these arrays."""
     if wrong := [name for name, value in said.items() if value is not None and name not in taken]:
         names = ", ".join(sorted(taken)) or "none of these, as data have their labels"
         raise DataError(f"{', '.join(wrong)} given, and {what} take {names}")
@@ -368,7 +367,7 @@ def _refuse(said: Mapping[str, Any], taken: Collection[str], what: str) -> None:
 def _of_arrays(
     reference: Any, candidate: Any, dataset: Dataset | None, said: Mapping[str, Any], k: int
 ) -> tuple[Evidence, dict[str, Any]]:
-    """Evidence of what two models put out, and the record of its run."""
+    """Return the evidence of two models' outputs, and the record of the run."""
     embedded = isinstance(reference, Embeddings) and isinstance(candidate, Embeddings)
     if not embedded and any(
         arm is None or isinstance(arm, Embeddings) or _is_model(arm) for arm in (reference, candidate)
@@ -391,7 +390,7 @@ def _of_arrays(
     _refuse(said, taken, what if dataset is None else f"{what} beside data")
     full, low = _arrays(reference, "reference"), _arrays(candidate, "candidate")
     if embedded and candidate.documents is reference.documents:
-        low[1] = full[1]  # one object for both is how scoring knows that only queries differ
+        low[1] = full[1]  # by the same object scoring knows that only queries differ
     shape = (len(full[0]), len(full[-1])) if embedded else full[0].shape
     data = _named(dataset, said, what, *shape)
     settings: dict[str, Any] = {}
@@ -437,7 +436,7 @@ def _of_arrays(
 
 
 def _named(dataset: Dataset | None, said: Mapping[str, Any], what: str, n_inputs: int, n_items: int) -> Dataset:
-    """The dataset that arrays are of; without one their ids stand for the texts."""
+    """Return the dataset of the arrays; without one, ids stand for texts."""
     if dataset is None:
         ids = _names(said["input_ids"], n_inputs, "input_ids")
         if what == "logits":
@@ -448,7 +447,7 @@ def _named(dataset: Dataset | None, said: Mapping[str, Any], what: str, n_inputs
         given = said["qrels"] or {}
         qrels = {str(query): {str(item): n for item, n in grades.items()} for query, grades in given.items()}
         queries, documents = (dict(zip(names, names, strict=True)) for names in (ids, items))
-        # names are no texts, and the numbers of rows and columns are the same
+        # ids are no texts, and default ids of rows and columns are the same
         both = sorted(queries.keys() & documents.keys()) if said["input_ids"] and said["item_ids"] else ()
         same = counted("inputs have the id of an item (data= with texts would tell whether they find themselves)", both)
         dataset = RetrievalDataset.of(queries, documents, qrels, name="arrays")
@@ -472,7 +471,7 @@ def _arrays(arm: Any, name: str) -> list[NDArray[Any]]:
 
 
 def _names(given: Names | None, n: int, what: str) -> tuple[str, ...]:
-    """Names of rows or columns, or their numbers."""
+    """Return names of rows or columns, by default their numbers."""
     names = tuple(map(str, range(n) if given is None else given))
     if len(names) != n or len(set(names)) != n:
         raise DataError(
@@ -482,7 +481,7 @@ def _names(given: Names | None, n: int, what: str) -> tuple[str, ...]:
 
 
 def _matrix(values: Any, what: str) -> NDArray[Any]:
-    """An array of finite numbers with two axes; tensors come to the CPU."""
+    """Return an array of finite numbers with two axes; tensors are moved to the CPU."""
     if hasattr(values, "detach"):
         values = values.detach().float().cpu().numpy()
     try:

@@ -1,4 +1,4 @@
-"""The weights of the linear layers: their bits, and what chooses between widths."""
+"""The weights of the linear layers: their bits, and the choice of widths."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ CHOICE = {
 
 
 def not_plain(scheme: Scheme) -> Iterator[str]:
-    """Why a scheme is no starting point of `quantdrift repair`."""
+    """Yield the reasons why a scheme cannot be the start of `quantdrift repair`."""
     if scheme.weight_bits > MAX_BITS:
         yield "it quantizes no weights"
     if QUANTIZERS[scheme.quantizer].widths:

@@ -1,10 +1,10 @@
-"""The folder of a study: its cells, which are run folders, and what is known of each.
+"""The folder of a study: its cells, which are run folders, and their states.
 
 FOLDER/study.json        the cells, with the fingerprint that each must have
 FOLDER/cells/NAME/       a run folder
 FOLDER/failed/NAME.json  why a cell could not be measured
 FOLDER/.locks/NAME       held by the process that measures the cell
-FOLDER/.running/NAME     which attempt to measure it runs, or ended without a word
+FOLDER/.running/NAME     the attempt that runs, or that ended the process
 """
 
 import traceback
@@ -25,7 +25,7 @@ from quantdrift.study.grid import CaptureGrid
 from quantdrift.study.plan import Cell
 
 StudyKind = Annotated[str, Field(pattern="^[a-z][a-z0-9-]{0,40}$")]
-"""What the results of a study are read as: a table (grid), or what the feature of its name makes of them."""
+"""The reading of a study's results: a table (grid), or that of the feature of this name."""
 STUDY, CELLS, FAILED, RUNNING = "study.json", "cells", "failed", ".running"
 
 
@@ -60,11 +60,11 @@ class StudyFolder:
     """The folder of a study.
 
     Attributes:
-        path: of the folder.
-        cells: those that belong to the study.
-        capture: what it compares, if it is a capture study.
-        kind: what its results are read as.
-        shows: tables of the paper that it is for, if it says so.
+        path: path of the folder.
+        cells: the cells of the study.
+        capture: the grid of a capture study.
+        kind: the reading of its results.
+        shows: tables of the paper that it measures.
     """
 
     path: Path
@@ -74,23 +74,23 @@ class StudyFolder:
     shows: tuple[str, ...] = ()
 
     def place(self, name: str) -> Path:
-        """The run folder of a cell."""
+        """Return the run folder of a cell."""
         return self.path / CELLS / name
 
     def failure(self, cell: Cell) -> FailedCell | None:
-        """Why a cell failed, if it did since its fingerprint is this one."""
+        """Return the record of a cell's failure with its present fingerprint, if any."""
         try:
             record = FailedCell.read(self.path / FAILED / f"{cell.name}.json")
-        except StudyError:  # there is none; of a damaged one nothing is known, and the cell is tried again
+        except StudyError:  # there is none, or it is damaged and the cell is tried again
             return None
         return record if record.fingerprint == cell.fingerprint else None
 
     def run(self, cell: Cell) -> Run | None:
-        """The finished run of a cell, if it is whole and has the cell's fingerprint."""
+        """Return the finished run of a cell, if it is whole and has the cell's fingerprint."""
         return finished(self.place(cell.name), cell.fingerprint)[1]
 
     def state(self, cell: Cell) -> State:
-        """Return how far a cell is; a run that was changed is damaged, one of other data or settings outdated."""
+        """Return the state of a cell; a changed run is damaged, one of other data or settings outdated."""
         state, _ = finished(self.place(cell.name), cell.fingerprint)
         if state == "done":
             return state
@@ -99,13 +99,16 @@ class StudyFolder:
         return "failed" if self.failure(cell) is not None else state
 
     def _is_held(self, name: str) -> bool:
-        with suppress(OSError, ImportError), self.holding(name) as held:  # where it cannot be told, it is not
+        with (
+            suppress(OSError, ImportError),
+            self.holding(name) as held,
+        ):  # if locks cannot be used, it counts as not held
             return not held
         return False
 
     @contextmanager
     def holding(self, name: str) -> Iterator[bool]:
-        """Hold a cell inside; false if another process does."""
+        """Lock a cell; yield False if another process holds it."""
         from filelock import FileLock, Timeout  # noqa: PLC0415 -- whoever only reads a study need not have it
 
         lock = FileLock(self.path / ".locks" / name)
@@ -121,11 +124,11 @@ class StudyFolder:
             lock.release()
 
     def note(self, cell: Cell) -> Path:
-        """Where an attempt to measure a cell is noted while it runs."""
+        """Return the place of the note on a running attempt."""
         return self.path / RUNNING / cell.name
 
     def fail(self, cell: Cell, error: BaseException) -> FailedCell:
-        """Keep why a cell failed."""
+        """Record why a cell failed."""
         frames = traceback.extract_tb(error.__traceback__)
         record = FailedCell(
             fingerprint=cell.fingerprint,
@@ -136,17 +139,17 @@ class StudyFolder:
             when=now(),
         )
         place = self.path / FAILED / f"{cell.name}.json"
-        write_text(place, record.text(), what="why the cell failed")  # also over one that is damaged
+        write_text(place, record.text(), what="why the cell failed")  # replaces a damaged record too
         return record
 
     def forget_failure(self, cell: Cell) -> None:
-        """A cell is tried again, or has been measured."""
+        """Delete the record of a failure and the note on an attempt."""
         for file in (self.path / FAILED / f"{cell.name}.json", self.note(cell)):
             file.unlink(missing_ok=True)
 
 
 def open_study(path: Path) -> StudyFolder:
-    """The study in a folder, or in the folder of a study.json.
+    """Open the study in a folder, or in the folder of a study.json.
 
     Raises:
         StudyError: there is none, or it is damaged.
@@ -165,7 +168,7 @@ def plan_into(
     kind: StudyKind = "grid",
     shows: Sequence[str] = (),
 ) -> StudyFolder:
-    """Write the cells of a study into its folder; what was measured there stays.
+    """Write the cells of a study into its folder; finished runs stay.
 
     Raises:
         StudyError: the folder holds something else.
@@ -176,7 +179,7 @@ def plan_into(
         cell.model_copy(update={"fingerprint": mark}) for cell, mark in zip(cells, fingerprints, strict=True)
     )
     record = StudyRecord(cells=planned, capture=capture, kind=kind, shows=tuple(shows))
-    if not (path / CELLS).is_dir():  # beside it even a damaged one is of a study
+    if not (path / CELLS).is_dir():  # beside cells a damaged record may be replaced
         record.check_place(path / STUDY)
     write_text(path / STUDY, record.text(), what="the record of the study")
     for folder in (path, path / CELLS, path / FAILED, path / RUNNING):
@@ -185,9 +188,9 @@ def plan_into(
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a folder that holds something other than a study, before hours go into one."""
+    """Refuse a folder that holds something other than a study, before anything is measured."""
     check_writable(path / STUDY, what="the study")
-    ours = f".{STUDY}.partial-"  # of a process that was killed before it had written one
+    ours = f".{STUDY}.partial-"  # of a process that was killed while writing it
     others = path.is_dir() and any(not part.name.startswith(ours) for part in path.iterdir())
     if path.is_file() or (others and not (path / STUDY).is_file()):
         raise StudyError(

@@ -1,4 +1,4 @@
-"""The block `capture` of a study.yaml: criteria x budgets x quantizers, and the schemes that they come to."""
+"""The block `capture` of a study.yaml, criteria x budgets x quantizers, and its schemes."""
 
 from collections.abc import Collection, Iterator
 from itertools import product
@@ -13,11 +13,11 @@ from quantdrift.scheme import FULL_BITS, Scheme
 from quantdrift.spec.grammar import CRITERIA, calibrates, draws, needs_inputs, parse_scheme
 
 _QUERIES = 128
-"""That a criterion looks at where a scheme does not say."""
+"""Default number of calibration queries of a criterion."""
 
 
 def known_name(kind: str, name: str, names: Collection[str]) -> str:
-    """A name that is one of those known; a ValueError, as pydantic wants it, names the nearest."""
+    """Return a known name; for another one, raise a ValueError, as pydantic needs, with the nearest."""
     if name not in names:
         raise ValueError(str(UnknownNameError(kind, name, names, hint=f"(one of {', '.join(names)})")))
     return name
@@ -37,7 +37,7 @@ class Part(BaseModel):
 
 
 class HeldOut(Part):
-    """The queries that rates are over: a share of all, drawn by a seed. Criteria look at others only."""
+    """The share of queries that rates are computed over, drawn by a seed; criteria use the others."""
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.75
     seed: Whole = 0
@@ -47,17 +47,17 @@ class CaptureGrid(Part):
     """The criteria, budgets and quantizers that a capture study compares.
 
     Attributes:
-        criteria: that choose widths; options of the choice may stand behind one: gap_exact+solver=greedy.
+        criteria: criteria that choose widths, with options of the choice after a plus: gap_exact+solver=greedy.
         budgets: bits per weight, none of them a width.
-        quantizers: that round to these widths.
-        activations: bits of activations, 16 where they are left alone; uniform schemes have them, too.
-        granularity: as in a scheme.
-        widths: to choose from; if none are given, the whole numbers on both sides of each budget.
-        sizes: calibration queries that a criterion looks at.
-        seeds: of all that is drawn; those of the study if none are given.
-        documents: that quantizers calibrate on, where not as many as usual.
-        query_only: whether the query side alone is quantized.
-        layers: linear, or none for all of them, as in a scheme.
+        quantizers: quantizers that round to the chosen widths.
+        activations: bits of activations, in uniform schemes too; 16 for none.
+        granularity: granularity, as in a scheme.
+        widths: widths to choose from; by default the whole numbers on both sides of each budget.
+        sizes: numbers of calibration queries of a criterion.
+        seeds: seeds of random draws; by default those of the study.
+        documents: number of documents that quantizers calibrate on; None for the default.
+        query_only: whether only the query side is quantized.
+        layers: linear, or None for all layers, as in a scheme.
     """
 
     criteria: list[str] = Field(["gap", "reconstruction", "random"], min_length=1)
@@ -96,7 +96,7 @@ class CaptureGrid(Part):
         return self
 
     def around(self, budget: float) -> tuple[int, int]:
-        """The uniform widths that a budget lies between: nothing is captured at the first, all at the second."""
+        """Return the uniform widths around a budget: nothing is captured at the lower, all at the upper."""
         offered = self.widths or [int(budget), int(budget) + 1]
         below, above = [w for w in offered if w <= budget], [w for w in offered if w >= budget]
         return (max(below), min(above)) if below and above else (0, 0)
@@ -111,7 +111,7 @@ class CaptureGrid(Part):
         criterion: str | None = None,
         size: int = _QUERIES,
     ) -> Scheme:
-        """The scheme of one point: widths by a criterion, or one for all; what does not change it is left out."""
+        """Return the scheme of one point, with widths by a criterion or one width for all layers."""
         width = f"W{bits:g}" if activations == FULL_BITS else f"W{bits:g}A{activations}"
         options = filter(None, ["query" * self.query_only, self.layers and f"layers={self.layers}", criterion])
         text = "+".join([f"{width}-{self.granularity}-{quantizer}", *options])
@@ -124,7 +124,7 @@ class CaptureGrid(Part):
         return parse_scheme(f"{text}+seed={seed}" if seed and draws(parse_scheme(text)) else text)
 
     def schemes(self) -> Iterator[Scheme]:
-        """All schemes, some of them more than once: the uniform ones, then the allocations."""
+        """Yield all schemes, with repetitions: the uniform ones, then the allocations."""
         axes = self.budgets, self.quantizers, self.activations, self.seeds or [0]
         for budget, quantizer, bits, seed in product(*axes):
             yield from (self.scheme(width, quantizer, activations=bits, seed=seed) for width in self.around(budget))

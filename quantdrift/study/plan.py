@@ -1,4 +1,4 @@
-"""study.yaml: the models, schemes, data and seeds of a study, and the cells that they come to."""
+"""study.yaml: the models, schemes, data and seeds of a study, and its cells."""
 
 import re
 from collections import Counter
@@ -32,7 +32,7 @@ from quantdrift.spec.grammar import Dtype, Spec, draws, parse, parse_scheme
 from quantdrift.study.grid import CaptureGrid, HeldOut, Part, known_name
 
 _LARGEST = 1 << 20
-"""Bytes of a study.yaml."""
+"""Largest study.yaml in bytes."""
 MOST_CELLS = 100_000
 
 # --- the file -------------------------------------------------------------------------------------
@@ -47,14 +47,11 @@ def _checked(text: str) -> str:
 
 
 SchemeText = Annotated[str, AfterValidator(_checked)]
-"""A scheme as it is written."""
+"""A scheme, as text that parses."""
 
 
 class CellSettings(Part):
-    """The settings that cells are measured with, as options of `quantdrift run`, and queries to hold out.
-
-    None where nothing is said.
-    """
+    """The settings of cells, as options of `quantdrift run`, and queries to hold out; None for the default."""
 
     k: Some | None = None
     batch_size: Some | None = None
@@ -67,18 +64,18 @@ class CellSettings(Part):
     held_out: HeldOut | None = None
 
     def over(self, other: "CellSettings") -> "CellSettings":
-        """These settings, and where they say nothing the other ones."""
+        """Return these settings, completed by others."""
         return CellSettings.model_validate({**other.said(), **self.said()})
 
     def said(self) -> dict[str, Any]:
-        """The settings that say something."""
+        """Return the settings that are not None."""
         return self.model_dump(exclude_none=True)
 
 
 class ModelEntry(Part):
-    """A model, as in a spec; `name` is what the cells are called by.
+    """A model, as in a spec, and the `name` that cells have for it.
 
-    `{data}` in it stands for the name of the data: a model for each, such as checkpoints that are fine-tuned to them.
+    `{data}` in a model stands for the name of the data, such as for checkpoints that are fine-tuned to each.
     """
 
     model: str
@@ -92,19 +89,19 @@ class ModelEntry(Part):
 
     @property
     def called(self) -> str:
-        """The name that cells have for it."""
+        """The model's name in cells."""
         is_place = self.model.startswith((".", "~", "/"))
         return self.name or (Path(self.model).name if is_place else self.model)
 
 
 class DataEntry(Part):
-    """A folder, a task of quantdrift or one of mteb; a text is a folder that is there or, without one, a task.
+    """A folder, a task of quantdrift or one of mteb; a plain text is a folder if there is one, else a task.
 
-    With `retriever`, models are cross-encoders: they rerank the first `top` documents that it finds at full precision.
+    With `retriever`, models are cross-encoders and rerank its first `top` documents, found at full precision.
     With `neighbours`, every input of labelled data searches all others.
-    With `sizes`, growing parts of the corpus are searched; a study makes an entry
-    of each. With `limit`, only the first queries or inputs are taken, for a quick try. With `keep_own_ids`, queries
-    that stand in the corpus themselves find themselves.
+    With `sizes`, growing parts of the corpus are searched, each as an entry of its own.
+    With `limit`, only the first queries or inputs are used, for a quick try.
+    With `keep_own_ids`, queries that are documents too find themselves.
     """
 
     folder: str | None = None
@@ -146,7 +143,7 @@ class DataEntry(Part):
 
     @property
     def of_sizes(self) -> tuple[Self, ...]:
-        """An entry for each size; the noise floor is measured at the largest only."""
+        """An entry for each size; only the largest measures the noise floor."""
         quiet = CellSettings(noise_floor=False).over(self.settings)
         return tuple(
             self.model_copy(update={"sizes": (size,), "settings": self.settings if size == self.sizes[-1] else quiet})
@@ -155,29 +152,29 @@ class DataEntry(Part):
 
     @property
     def whole(self) -> Self:
-        """The data themselves, whatever part of them is searched, and however."""
+        """The entry of the whole data, without sizes and settings."""
         return self.model_copy(update={"sizes": (), "settings": CellSettings()})
 
     @property
     def corpus(self) -> str:
-        """The name that cells have for it, without the size."""
+        """The data's name in cells, without a size."""
         return self.name or (f"{self.plain}-self" if self.neighbours else self.plain)
 
     @property
     def plain(self) -> str:
-        """The name of the folder or task, however the data are read."""
+        """The name of the folder or task."""
         plain = Path(self.folder).name if self.folder else str(self.task or self.mteb)
         return plain if self.subset is None else f"{plain}-{self.subset}"
 
     @property
     def called(self) -> str:
-        """The name that cells have for it."""
+        """The data's name in cells."""
         first = [] if self.limit is None else [f"first{self.limit}"]
         return "-".join([self.corpus, *map(str, self.sizes), *first])
 
 
 class Row(Part):
-    """Some cells: of a model, a scheme and data by their names; in `exclude`, * stands for anything."""
+    """Cells of a model, a scheme and data by name; in `exclude`, * stands for anything."""
 
     model: str | None = None
     scheme: str | None = None
@@ -185,7 +182,7 @@ class Row(Part):
 
 
 class Included(Row):
-    """Cells of one more scheme; model and data may be left out."""
+    """Additional cells of a scheme; model and data may be left out."""
 
     scheme: SchemeText
 
@@ -201,7 +198,7 @@ def _once(seeds: list[int]) -> list[int]:
 
 
 class Study(Part):
-    """The content of study.yaml; `shows` names the tables of the paper that it is for."""
+    """The content of study.yaml; `shows` names tables of the paper that it measures."""
 
     models: list[ModelEntry] = Field(min_length=1)
     schemes: list[SchemeText] = Field(default=[])
@@ -231,19 +228,19 @@ class Study(Part):
 
 
 def read_study(path: Path) -> Study:
-    """Read a study.yaml and check it; folders in it are relative to its own.
+    """Read and check a study.yaml; its folders are relative to its own.
 
     Raises:
-        StudyError: it cannot be read, or holds something else; names the line or the key.
+        StudyError: it cannot be read or is no study; names the line or the key.
     """
     return study_of(loaded_yaml(path), path, folder=path.absolute().parent)
 
 
 def study_of(value: Any, path: Path, *, folder: Path) -> Study:
-    """The study that the YAML value of a file says, checked.
+    """Return the checked study of a YAML value.
 
     Raises:
-        StudyError: it holds something else.
+        StudyError: it is no study.
     """
     if not isinstance(value, dict):
         raise StudyError(f"{path}: expected models, schemes and data, a list each")
@@ -254,14 +251,15 @@ def study_of(value: Any, path: Path, *, folder: Path) -> Study:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without what nobody means: aliases, which could grow without end, a key that stands there twice, levels
-    without end. Dates and the like stay texts: a folder may be called 2026-01-01.
+    """YAML without aliases, which could grow without end, duplicate keys and deep nesting.
+
+    Dates remain texts: a folder may be called 2026-01-01.
     """
 
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose a part of a document as yaml does, or refuse it."""
+        """Compose a node, or refuse it."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
             raise ComposerError(None, None, f"expected no alias (*{event.anchor})", event.start_mark)
@@ -273,11 +271,11 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Construct a mapping as yaml does, or refuse it."""
+        """Construct a mapping, or refuse it."""
         seen: set[str] = set()
         for key, _ in node.value:
             if str(key.value) in seen:
-                raise ConstructorError(None, None, f"{str(key.value)[:60]!r} stands there twice", key.start_mark)
+                raise ConstructorError(None, None, f"{str(key.value)[:60]!r} occurs twice", key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -292,7 +290,7 @@ def loaded_yaml(path: Path) -> Any:
     """Read a YAML file.
 
     Raises:
-        StudyError: it cannot be read, or is no YAML, or too large.
+        StudyError: it cannot be read, is no YAML, or is too large.
     """
     try:
         return yaml.load(read_bytes(path, limit=_LARGEST).decode("utf-8-sig"), Loader=_Loader)
@@ -306,7 +304,7 @@ def loaded_yaml(path: Path) -> Any:
 
 
 def _from(study: Study, folder: Path) -> Study:
-    """The study with its folders as whole paths."""
+    """Return the study with absolute folders, and with the schemes of a capture study."""
 
     def whole(name: str) -> str:
         return name if is_url(name) else str((folder / Path(name).expanduser()).resolve())
@@ -340,12 +338,12 @@ class Cell(Part):
     """One run of a study, as study.json has it.
 
     Attributes:
-        name: of its run folder.
+        name: name of its run folder.
         spec: the pair.
-        model: what the model is called.
-        data: what it is measured on.
-        settings: how.
-        fingerprint: that its run must have; None where model or data are not to be had.
+        model: the model's name in the study.
+        data: the data.
+        settings: settings of the measurement.
+        fingerprint: fingerprint that its run must have; None if model or data cannot be found.
     """
 
     name: str
@@ -361,10 +359,10 @@ class Cell(Part):
 
 
 def cells_of(study: Study) -> tuple[Cell, ...]:
-    """All cells, those of one model and one corpus together.
+    """Return all cells, those of one model and one corpus in a row.
 
     Raises:
-        StudyError: there is none, or more than anybody means.
+        StudyError: there is none, or there are more than MOST_CELLS.
     """
     cells: dict[tuple[str, str, str], Cell] = {}
     size = len(study.models) * len(study.data) * (len(study.schemes) + len(study.include)) * len(study.seeds)
@@ -409,7 +407,7 @@ def _matches(rows: Sequence[Row], model: ModelEntry, scheme: str, data: DataEntr
 
 
 def _seeded(text: str, seeds: Sequence[int]) -> Iterator[Scheme]:
-    """A scheme at every seed, if anything is drawn for it; seed 0 is the scheme as it is."""
+    """Yield a scheme with every seed if it draws anything; seed 0 is not written."""
     scheme = parse_scheme(text)
     drawn = draws(scheme) and scheme.option("seed") is None
     for seed in seeds if drawn else [0]:
@@ -417,7 +415,7 @@ def _seeded(text: str, seeds: Sequence[int]) -> Iterator[Scheme]:
 
 
 def _twice(names: Sequence[str]) -> str | None:
-    """Return a name that occurs more than once, if one does."""
+    """Return a name that occurs more than once, if any."""
     return next((name for name, n in Counter(names).items() if n > 1), None)
 
 

@@ -1,4 +1,4 @@
-"""The results of a study: a row a cell, and schemes compared over all corpora."""
+"""The results of a study: a row for each cell, and schemes compared over all corpora."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +21,13 @@ from quantdrift.study.folder import StudyFolder
 from quantdrift.study.plan import Cell
 
 SHOWN = ("flip@1", "gold_lost@1", "change.ndcg@10", "separation")
-"""Metrics of a study of searches, where none are asked for."""
+"""Default metrics of a study of searches."""
 SHOWN_OF_CLASSES = ("flip@1", "gold_lost@1", "change.accuracy", "separation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One cell: where it stands, and what was measured where it is done."""
+    """One cell: its state, and its run and metrics once it is done."""
 
     cell: Cell
     state: State
@@ -45,19 +45,19 @@ class Result:
         return self.cell.spec.scheme
 
     def bits(self, of: str) -> float | None:
-        """Bits of a weight, `linear` or `linear_with_scales`; None before the cell is done."""
+        """Return the bits of a weight, `linear` or `linear_with_scales`; None before the cell is done."""
         return None if self.run is None else (self.run.record.get("bits_per_weight") or {}).get(of)
 
     @property
     def bytes_per_document(self) -> float | None:
-        """Bytes of a document, in its index where there is one; None where embeddings are stored as they are."""
+        """Bytes of a document, in its index if there is one; None for embeddings stored as they are."""
         deployed = {} if self.run is None else self.run.record.get("deployment") or {}
         size: float | None = (deployed.get("index") or deployed).get("bytes_per_document")
         return size
 
     @property
     def query_ratio(self) -> float | None:
-        """Time of a query behind the index, as a multiple of exact search; None where none was timed."""
+        """Time of a query in the index, as a multiple of exact search; None if not timed."""
         times = {} if self.run is None else self.run.record["times"].get("query", {})
         return times.get("ratio")
 
@@ -69,7 +69,7 @@ class Result:
 
 
 def columns_of(metrics: Sequence[Metric]) -> list[Column]:
-    """A result as a row: names, bits, then value, low and high of every metric."""
+    """Return the columns of results: names, bits, then value, low and high of every metric."""
     columns = [
         Column("model", "cell.model", kind="words", key="model"),
         Column("scheme", "scheme", kind="words"),
@@ -99,9 +99,9 @@ def _end(metric: str, end: str, result: Result) -> Any:
 
 
 def results_of(folder: StudyFolder, metrics: Sequence[Metric] = ()) -> tuple[list[Result], list[Metric]]:
-    """Every cell in the order of the study, with metrics computed from its evidence; and these metrics.
+    """Return every cell in the order of the study, with metrics computed from its evidence, and these metrics.
 
-    Without metrics they are those that are shown of runs of this kind.
+    The default metrics depend on the kind of runs.
     """
     rows, runs = [], [folder.run(cell) for cell in folder.cells]
     if not metrics:
@@ -116,7 +116,7 @@ def results_of(folder: StudyFolder, metrics: Sequence[Metric] = ()) -> tuple[lis
 
 
 def metrics_of(evidence: Evidence, metrics: Sequence[Metric]) -> dict[str, Estimate]:
-    """Metrics by their strings; those of more ranks than are kept are undefined."""
+    """Return metrics by name; those of more ranks than are kept are undefined."""
     return dict(zip(map(str, metrics), estimated(metrics, evidence), strict=True))
 
 
@@ -125,14 +125,14 @@ def metrics_of(evidence: Evidence, metrics: Sequence[Metric]) -> dict[str, Estim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """A scheme on the smallest and on the largest part of a corpus that were measured.
+    """A scheme on the smallest and the largest measured part of a corpus.
 
     Attributes:
-        model: as the study calls it.
-        scheme: of the candidate, canonical.
-        corpus: as the study calls it, without a size.
+        model: the model's name in the study.
+        scheme: the candidate's canonical scheme.
+        corpus: the corpus' name in the study, without a size.
         large: the run on the largest part.
-        effect: both compared, query by query.
+        effect: the comparison of both, query by query.
     """
 
     model: str
@@ -143,7 +143,7 @@ class Sized:
 
 
 def sized_of(cells: Iterable[tuple[Cell, Run | None]]) -> list[Sized]:
-    """Each scheme on each corpus of which two sizes or more are done."""
+    """Compare sizes for each scheme on each corpus with two sizes or more done."""
     runs_of: dict[tuple[str, str, str], list[Run]] = {}
     for cell, run in cells:
         if run is not None and run.record["data"].get("corpus_size"):
@@ -162,7 +162,7 @@ def sized_of(cells: Iterable[tuple[Cell, Run | None]]) -> list[Sized]:
 
 
 def pooled(results: Sequence[Result], metric: Metric) -> list[Pooled]:
-    """Every scheme against the first one of its model, over all whole corpora; the seeds of a scheme are one.
+    """Compare every scheme with the first one of its model, over all whole corpora; seeds of a scheme are pooled.
 
     Raises:
         QuantDriftError: the metric cannot be pooled.
@@ -185,5 +185,5 @@ def pooled(results: Sequence[Result], metric: Metric) -> list[Pooled]:
 
 
 def _unseeded(scheme: Scheme) -> str:
-    """The scheme without the seed of its draws."""
+    """Return the scheme without its seed."""
     return str(replace(scheme, options=tuple(option for option in scheme.options if option[0] != "seed")))

@@ -1,4 +1,4 @@
-"""The data and models of a study before anything is loaded: read once, and known by fingerprints."""
+"""The data of a study, read once, and the fingerprints of its cells."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +15,13 @@ from quantdrift.study.plan import Cell, DataEntry
 
 @dataclass(slots=True)
 class Data:
-    """The data of a study, each read once when it is asked for."""
+    """The data of a study, each read once, on first use."""
 
     progress: Progress = field(default_factory=Silent)
     _read: dict[DataEntry, Dataset | StreamedDataset | QuantDriftError] = field(default_factory=dict)
 
     def of(self, entry: DataEntry) -> Dataset:
-        """The data of an entry, which are in memory; what is wrong with them is said each time."""
+        """Return the data of an entry in memory; an error in them is raised each time."""
         dataset = self.known(entry)
         if isinstance(dataset, StreamedDataset):
             raise UnsupportedError(
@@ -31,7 +31,7 @@ class Data:
         return dataset
 
     def known(self, entry: DataEntry) -> Dataset | StreamedDataset:
-        """Return the data of an entry, also where they are never in memory as a whole."""
+        """Return the data of an entry, even if they do not fit into memory."""
         key = entry.whole
         if key not in self._read:
             try:
@@ -61,10 +61,10 @@ def _first(dataset: Dataset | StreamedDataset, entry: DataEntry) -> Dataset:
 
 
 def fingerprint_of(cell: Cell, data: Data) -> str:
-    """The fingerprint that the cell's run must have.
+    """Return the fingerprint that the cell's run must have.
 
     Raises:
-        QuantDriftError: model or data are not to be had.
+        QuantDriftError: the model or the data cannot be found.
         OSError: a file that the spec names cannot be read.
     """
     entry = cell.data
@@ -74,5 +74,5 @@ def fingerprint_of(cell: Cell, data: Data) -> str:
         part += ["retriever", entry.retriever, stamp_of(entry.retriever), entry.top]
     part += ["neighbours"] if entry.neighbours else []
     part += ["sizes", *entry.sizes] if entry.sizes else []
-    told = [digest, entry.split, *own_ids]
-    return Ask(pair=cell.spec, data=told, settings=cell.settings.said(), part=part).fingerprint
+    facts = [digest, entry.split, *own_ids]
+    return Ask(pair=cell.spec, data=facts, settings=cell.settings.said(), part=part).fingerprint

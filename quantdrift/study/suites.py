@@ -1,4 +1,4 @@
-"""Suites: studies with a name, such as those of the paper; each may have an offline variant of what is at hand."""
+"""Suites: studies with a name, such as those of the paper; some have an offline variant."""
 
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -13,20 +13,20 @@ from quantdrift.base.records import problem_of
 from quantdrift.study.plan import DataEntry, Study, loaded_yaml, study_of
 
 GROUP = "quantdrift.suites"
-"""Entry points of packages that have a folder of suites."""
+"""Group of entry points that name a folder of suites."""
 
 
 class Suite(BaseModel, frozen=True, extra="forbid"):
     """A study with a name.
 
     Attributes:
-        name: of it.
-        about: what it measures, in a line.
-        shows: tables and figures of the paper that it is for, by their names in the kit of `tasks/quantdrift_paper`.
-        content: its study, as study.yaml has it.
-        offline: what the offline variant has in place of that; None if there is none.
-        made: models and data that nobody can load, by their places in the working folder: how each is made.
-        file: where it is written.
+        name: the suite's name.
+        about: description in a line.
+        shows: tables and figures of the paper that it measures, by their names in `tasks/quantdrift_paper`.
+        content: its study, as in study.yaml.
+        offline: replacements for the offline variant; None if there is none.
+        made: models and data that must be made first: place in the working folder to instructions.
+        file: the suite's file.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
     file: Path
 
     def study(self, *, offline: bool = False, models: Sequence[str] = (), data: Sequence[str] = ()) -> Study:
-        """The study, as it is or offline; models and data that are given take the place of its own.
+        """Return the study or its offline variant, with its models and data replaced if others are given.
 
-        Data that are given are read in every way in which its own are: reranked, or by neighbours too.
+        Replaced data are read in all the ways of the suite: also reranked, or by neighbours.
 
         Raises:
-            StudyError: it has no offline variant, or something in it is wrong.
+            StudyError: it has no offline variant, or is no valid study.
         """
         content = self.content
         if offline:
@@ -67,10 +67,10 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
         return study_of({**content, "shows": [*self.shows]}, self.file, folder=Path.cwd())
 
     def refuse_missing(self, study: Study) -> None:
-        """Say how a model or data of a study of this suite are made, where they are to be made first.
+        """Refuse a study whose models or data must be made first, and say how.
 
         Raises:
-            StudyError: one is not there.
+            StudyError: one is missing.
         """
         used = {*(entry.model for entry in study.models), *(entry.folder for entry in study.data)}
         for place, how in self.made.items():
@@ -82,12 +82,12 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
 
 
 def suite_names() -> list[str]:
-    """The suites there are."""
+    """Return the names of all suites."""
     return sorted(_files())
 
 
 def load_suite(name: str) -> Suite:
-    """A suite by its name.
+    """Load a suite by name.
 
     Raises:
         UnknownNameError: there is none.
@@ -109,7 +109,7 @@ def load_suite(name: str) -> Suite:
 def _files() -> dict[str, Path]:
     files: dict[str, Path] = {}
     for point in entry_points(group=GROUP):
-        spec = find_spec(point.value)  # a folder is not imported
+        spec = find_spec(point.value)  # finds the folder without importing it
         for folder in () if spec is None else spec.submodule_search_locations or ():
             files |= {file.stem: file for file in Path(folder).glob("*.yaml")}
     return files

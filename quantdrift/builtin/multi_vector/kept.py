@@ -1,4 +1,4 @@
-"""The candidate's documents as they are kept, where each is several rows: pooled, pruned, at a precision."""
+"""Storage of the candidate's documents of several rows each: pooled, pruned, at a precision."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,39 +18,39 @@ from quantdrift.scoring.state import ScoreState
 from quantdrift.scoring.stored import BITS, BYTES, HALVES
 
 LEARNED = 1 << 18
-"""Rows at most of the reference's documents that ranges are taken from."""
+"""Most rows of the reference's documents from which ranges are taken."""
 
 
 class RowStage(VectorStage):
     """A stage of documents of several rows each."""
 
     def product(self, product: Product) -> Product:
-        """How the candidate's rows are multiplied."""
+        """Return the product of the candidate's rows."""
         return product
 
     def keep(self) -> Keep | None:
-        """How its documents are kept."""
+        """Return the storage of the candidate's documents; None leaves them unchanged."""
         return None
 
 
 class Tokens(RowStage):
-    """The token vectors of a candidate's documents: fewer of each, and products in halves."""
+    """Token vectors of a candidate's documents: pooling, and products in half precision."""
 
     takes = ("token vectors",)
 
     def product(self, product: Product) -> Product:
-        """MaxSim whose products and sums are rounded to a half."""
+        """Return MaxSim with products and sums rounded to half precision."""
         assert isinstance(product, MaxSim)  # it takes token vectors alone
         half = self.scheme.option("maxsim")
         return product if half is None else replace(product, half=HALVES[half])
 
     def keep(self) -> Keep | None:
-        """Token vectors that are merged by clusters."""
+        """Return the pooling of token vectors by clusters."""
         factor = self.scheme.option("pool")
         return None if factor is None else partial(pooled, factor=float(factor))
 
     def record(self) -> Mapping[str, Any]:
-        """How many are merged, and what MaxSim is computed in."""
+        """Return the pooling factor and the precision of MaxSim."""
         return {"pool": self.scheme.option("pool"), "maxsim": self.scheme.option("maxsim")}
 
 
@@ -61,10 +61,10 @@ def score_kept(
     documents: tuple[Ragged, Ragged],
     **how: Any,
 ) -> ScoreState:
-    """Score both arms, as `score_rows` does; stages code the candidate's documents, and never the queries."""
+    """Score both arms by `score_rows`; stages change the candidate's documents, never the queries."""
     keeps: list[Keep] = []
     candidate, precision = product, None
-    for stage in stages:  # the reading has refused those that are of one vector an input
+    for stage in stages:  # the reading has refused stages for one vector an input
         keep = None
         if isinstance(stage, RowStage):
             candidate, keep = stage.product(candidate), stage.keep()
@@ -93,7 +93,7 @@ def score_kept(
 
 
 def check_stored(scheme: Scheme, product: Product) -> None:
-    """Refuse what cannot be done to rows, before hours of encoding."""
+    """Refuse options that rows cannot have, before anything is encoded."""
     if scheme.option("dim") is not None:
         raise UnsupportedError(f"+dim= shortens one vector an input, and this model makes {product.of}; leave it out")
     if not product.signed and scheme.option("emb") in BITS:
@@ -103,10 +103,10 @@ def check_stored(scheme: Scheme, product: Product) -> None:
 
 
 def coded_rows(product: Product, documents: Ragged, precision: str) -> Keep:
-    """Token vectors, or weights of terms, as they are stored at a precision, back in their own units.
+    """Return the storage of token vectors or term weights at a precision, decoded to their own units.
 
-    Bytes divide the range that a dimension has in the reference's documents (of weights that of all, from 0) into 255
-    steps, with numbers outside of it at its ends; a bit is the sign, times the mean size of a number.
+    Bytes divide the range of each dimension in the reference's documents (for weights the range of all, from 0) into
+    255 steps and clip numbers outside of it; a bit is the sign, times the mean size of a number.
     """
     values = product.values(_learned(documents))
     code: Callable[[Matrix], Matrix]
@@ -140,14 +140,14 @@ def coded_rows(product: Product, documents: Ragged, precision: str) -> Keep:
 
 
 def _learned(documents: Ragged) -> Matrix:
-    """Rows of some documents, evenly from the corpus."""
+    """Return the rows of some documents, evenly from the corpus."""
     n = int(LEARNED / max(1.0, float(documents.lengths.mean())))
     some: Ragged = documents[np.unique(np.linspace(0, len(documents) - 1, min(n, len(documents))).astype(int))]
     return some.flat()
 
 
 def pooled(part: Ragged, factor: float) -> Ragged:
-    """Token vectors of each document merged into its share of 1 / factor, by sentence-transformers' own clustering."""
+    """Merge each document's token vectors to a share of 1 / factor, by sentence-transformers' own clustering."""
     from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling  # noqa: PLC0415 -- seconds, and few runs need it
 
     pooling = HierarchicalTokenPooling(pool_factor=factor)

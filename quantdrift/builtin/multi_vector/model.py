@@ -26,24 +26,24 @@ class RowEncoder(SentenceEncoder):
     one_vector = False
 
     def product(self) -> Product:
-        """How rows become scores."""
+        """Return how rows become scores."""
         raise NotImplementedError
 
     def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
-        """The rows float32 [n_rows, width] of each input."""
+        """Return the rows float32 [n_rows, width] of each input."""
         raise NotImplementedError
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Any:
-        """Embed texts, or images uint8 [height, width, 3], in the role they have: `Ragged`."""
+        """Embed texts, or images uint8 [height, width, 3], in their role, as `Ragged`."""
         parts = self.parts(items, batch_size)
         return Ragged.of([rows for part in parts for rows in self.rows(part, role, batch_size)])
 
     def reading(self, search: Search) -> RowSearch:
-        """A search by rows."""
+        """Return the search by rows."""
         return row_search(search, self.product())
 
     def settings(self, role: str) -> str:
-        """Prompt, length limit, what follows the transformer with its settings, and how rows become scores."""
+        """Return prompt, length limit, the modules after the transformer with their settings, and the product."""
         parts: list[Any] = [getattr(module, "get_config_dict", dict)() for module in list(self.model.children())]
         most = getattr(self.model, "max_active_dims", None)
         return "\n".join([SentenceEncoder.settings(self, role), repr(parts), repr(self.product()), repr(most)])
@@ -51,14 +51,14 @@ class RowEncoder(SentenceEncoder):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MultiVectorModel(RowEncoder):
-    """A MultiVectorEncoder; prompts, query expansion, masks and projection are left to it."""
+    """A MultiVectorEncoder, which does prompts, query expansion, masks and projection itself."""
 
     def product(self) -> MaxSim:
-        """MaxSim, or its mean over a query's token vectors."""
+        """Return MaxSim, or its mean over a query's token vectors."""
         return MaxSim(mean=self.model.similarity_fn_name == "meanmaxsim")
 
     def reading(self, search: Search) -> RowSearch:
-        """A search by rows, which says where documents are read as queries are."""
+        """Return the search by rows, with a note if documents are read like queries."""
         read, documents = RowEncoder.reading(self, search), search.sides[-1].items
         if not _made_for_images(self.model) or not len(documents) or not isinstance(documents[0], str):
             return read
@@ -66,13 +66,13 @@ class MultiVectorModel(RowEncoder):
         return replace(read, notes=(*read.notes, note))
 
     def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
-        """The token vectors that its mask leaves of each input."""
+        """Return the token vectors of each input that the mask keeps."""
         encode = self.model.encode_query if role == "query" else self.model.encode_document
         return token_vectors(encode(items, batch_size=batch_size, show_progress_bar=False))
 
 
 def token_vectors(encoded: Iterable[Any]) -> list[Matrix]:
-    """What a MultiVectorEncoder gives, tensors or arrays, as float32 [n_tokens, dim] each."""
+    """Return the tensors or arrays of a MultiVectorEncoder as float32 [n_tokens, dim] each."""
     return [torch.as_tensor(matrix).float().cpu().numpy() for matrix in encoded]
 
 
@@ -85,13 +85,13 @@ def load_multi_vector(source: ModelSource, **where: Unpack[Placed]) -> MultiVect
             f"{source.name} has no modules.json: sentence-transformers would draw its projection at random; expected "
             "a folder that MultiVectorEncoder.save_pretrained or PyLate wrote"
         )
-    reads: Reads = "head" if native else "states"  # the projection of transformers' own is its head
+    reads: Reads = "head" if native else "states"  # in transformers' own models the projection is the head
     model, notes = load_sentence_transformer(source, kind="MultiVectorEncoder", reads=reads, **where)
     return multi_vector_of(model, source, notes=notes)
 
 
 def multi_vector_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> MultiVectorModel:
-    """A MultiVectorEncoder that is loaded, and what was told of it."""
+    """Make a model of a loaded MultiVectorEncoder and its notes."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name, "MultiVectorEncoder")
     if _made_for_images(model):
         _refuse_other_inputs(model, source.name)
@@ -99,12 +99,12 @@ def multi_vector_of(model: Any, source: ModelSource, *, notes: Sequence[str] = (
 
 
 def _made_for_images(model: Any) -> bool:
-    """Whether it is a `...ForRetrieval` of transformers, whose processor knows queries and images."""
+    """Whether a model is a `...ForRetrieval` of transformers, whose processor has queries and images."""
     return getattr(model[0], "transformer_task", None) == "retrieval"
 
 
 def _refuse_other_inputs(model: Any, name: str) -> None:
-    """Refuse a model whose texts or images sentence-transformers prepares otherwise than its own processor does."""
+    """Refuse a model whose texts or images sentence-transformers does not prepare as its own processor does."""
     from PIL import Image  # noqa: PLC0415 -- an optional package
 
     processor, image = model[0].processor, Image.new("RGB", (64, 64))

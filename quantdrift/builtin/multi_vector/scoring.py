@@ -1,7 +1,7 @@
-"""Scores of outputs that are several rows an input, such as MaxSim of token vectors.
+"""Scores of outputs of several rows an input, such as MaxSim of token vectors.
 
-Documents are read a tile at a time, so a corpus stays on disk; of every pair of query and document both arms' scores
-go into the same running state as everywhere.
+Documents are read tile by tile, so a corpus stays on disk; both arms' scores of every query and document go into the
+usual running state.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,19 +18,19 @@ from quantdrift.scoring.state import Block, ScoreState, joined
 from quantdrift.scoring.streamed import check_state, float32_products, skipped
 
 TILE_ROWS, TILE_INPUTS = 8192, 1024
-"""Rows, and documents, that are multiplied at a time."""
+"""Rows and documents of a tile."""
 BLOCK_ROWS = 2048
-"""Rows of queries that are multiplied at a time: with a tile 64 MiB of products."""
+"""Rows of queries in a block; with a tile, 64 MiB of products."""
 NO_TOKENS = -1e9
 """MaxSim of a document without a token vector, as in sentence-transformers: behind every other."""
 
 
 class Product(Protocol):
-    """How rows of a query and of a document become a score.
+    """The product of rows that scores a query and a document.
 
     Attributes:
-        of: what the rows are, as stages name it.
-        signed: whether numbers are of either sign, each dimension with a range of its own.
+        of: meaning of the rows, as stages name it.
+        signed: whether numbers have both signs, with a range for each dimension.
     """
 
     of: ClassVar[str]
@@ -38,7 +38,7 @@ class Product(Protocol):
 
     @property
     def name(self) -> str:
-        """What a run calls it."""
+        """Name of the product in a run."""
 
     def prepared(self, side: Ragged, device: torch.device) -> Any:
         """Queries or documents as they are multiplied."""
@@ -50,10 +50,10 @@ class Product(Protocol):
         """The scores of one query in float64."""
 
     def values(self, rows: Matrix) -> Matrix:
-        """The numbers of rows that a precision changes, as a view."""
+        """Return a view of the numbers that a precision changes."""
 
     def row_bits(self, width: int, bits: int) -> int:
-        """What a row takes, if each of its numbers takes so many bits."""
+        """Return the bits of a row whose numbers take `bits` each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class MaxSim(Product):
 
     Attributes:
         mean: whether the sum is divided by the number of the query's vectors.
-        half: the type that products, and their sum, are rounded to; float32 if None.
+        half: type to which products and their sum are rounded; None for float32.
     """
 
     mean: bool = False
@@ -73,7 +73,7 @@ class MaxSim(Product):
 
     @property
     def name(self) -> str:
-        """What a run calls it."""
+        """Name of the product in a run."""
         return "meanmaxsim" if self.mean else "maxsim"
 
     def prepared(self, side: Ragged, device: torch.device) -> tuple[Tensor, list[int]]:
@@ -84,7 +84,7 @@ class MaxSim(Product):
     def scores(self, queries: tuple[Tensor, list[int]], documents: tuple[Tensor, list[int]]) -> Tensor:
         """Scores float32 [n_queries, n_docs]."""
         (left, n_left), (right, n_right) = queries, documents
-        # a product of one shape takes one path: equal vectors get equal scores wherever they stand
+        # products of one shape are computed alike: equal vectors get equal scores at any position
         padded = torch.nn.functional.pad(right, (0, 0, 0, max(0, TILE_ROWS - len(right))))
         products = self._rounded(left @ padded.T)[:, : len(right)]
         nothing = torch.full((len(left),), NO_TOKENS, device=left.device)
@@ -107,11 +107,11 @@ class MaxSim(Product):
         return np.array(scores) / (max(1, len(query)) if self.mean else 1)
 
     def values(self, rows: Matrix) -> Matrix:
-        """All of a token vector."""
+        """Return all numbers."""
         return rows
 
     def row_bits(self, width: int, bits: int) -> int:
-        """Every number takes the same."""
+        """Return the bits of all numbers."""
         return width * bits
 
     def _rounded(self, numbers: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class MaxSim(Product):
 
 
 Keep = Callable[[Ragged], Ragged]
-"""How the candidate's documents are kept: some of them as a model makes them to the same as they are multiplied."""
+"""Stores the candidate's documents: from the model's output to the rows that are multiplied."""
 
 
 def score_rows(
@@ -140,13 +140,13 @@ def score_rows(
         queries: of either arm.
         documents: likewise; one object where both are the same.
         k: how many documents of either ranking to keep.
-        keep: how the candidate's documents are kept.
+        keep: storage of the candidate's documents.
         excluded: int64 [n_queries], one document position per query that does not count, or -1.
-        device: where they are multiplied.
+        device: device of the products.
         progress: called with the number of documents done since its last call.
 
     Returns:
-        The state of all queries, and the rows that the candidate keeps of a document on average. Memory beyond the
+        The state of all queries, and the candidate's mean number of rows per document. Memory beyond the
         inputs grows with n_queries * k and the size of a tile.
 
     Raises:
@@ -179,7 +179,7 @@ def score_rows(
 
 
 def _runs(lengths: NDArray[np.int64], most: int) -> Iterator[slice]:
-    """Runs of inputs of at most so many rows, or of one input that has more."""
+    """Yield runs of inputs with at most `most` rows together, or of one input with more."""
     start = rows = 0
     for place, length in enumerate(lengths.tolist()):
         if place > start and (rows + length > most or place - start >= TILE_INPUTS):

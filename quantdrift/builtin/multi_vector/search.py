@@ -16,7 +16,7 @@ from quantdrift.scoring.state import ScoreState
 
 
 def row_search(search: Search, product: Product) -> "RowSearch":
-    """The same search by rows instead of one vector an input."""
+    """Turn a search by one vector an input into one by rows."""
     return RowSearch(**{part.name: getattr(search, part.name) for part in fields(search)}, product=product)
 
 
@@ -25,18 +25,18 @@ class RowSearch(Search):
     """A search by outputs of several rows an input: token vectors, or weights of terms.
 
     Attributes:
-        product: how they become scores.
+        product: the product that scores rows.
     """
 
     product: Product
 
     @property
     def of(self) -> str:
-        """What it compares, as stages name it."""
+        """Meaning of the rows, as stages name it."""
         return self.product.of
 
     def ready(self, flow: Flow) -> Self:
-        """Refuse what is of one vector an input."""
+        """Refuse options for one vector an input."""
         for stage in flow.pair.vector_stages:
             check_stored(stage.scheme, self.product)
         if flow.pair.needs_widths:
@@ -49,7 +49,7 @@ class RowSearch(Search):
         return replace(ready, record={**ready.record, "similarity": self.product.name})
 
     def scored(self, flow: Flow, queries: Both, documents: Both, excluded: Rows | None) -> ScoreState:
-        """The scores of both arms; stages change how the candidate's documents are kept and multiplied."""
+        """Score both arms; stages change how the candidate's documents are stored and multiplied."""
         how: Any = {"k": flow.settings.k, "excluded": excluded}
         device = flow.pair.device if flow.pair.device.type == "cuda" else "cpu"
         with flow.stage("scoring", "scoring both arms", len(documents[0])) as tell:
@@ -58,7 +58,7 @@ class RowSearch(Search):
             )
 
     def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
-        """Whether the first of the contenders is the same."""
+        """Compare the first of the contenders in two passes."""
         contenders, wanted = state.reference_top()[0][rows, :depth], self.rerun(state, rows, depth)
         scores = np.zeros((2, *contenders.shape))
         for number, (row, positions) in enumerate(zip(rows.tolist(), contenders, strict=True)):

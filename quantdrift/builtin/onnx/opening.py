@@ -129,10 +129,8 @@ def read_output(graph: OnnxGraph, *, logits: bool = False) -> tuple[str, list[st
 def _check_inputs(graph: OnnxGraph) -> None:
     unknown = {name: sizes for name, sizes in graph.inputs.items() if name not in _INPUTS}
     if unknown or not graph.inputs:
-        has_cache = any(name.startswith("past_key") for name in unknown)
-        cached = "; it was exported with a cache for generation, which no encoder has" if has_cache else ""
         raise UnsupportedError(
-            f"{graph.file} takes {_listed(unknown)}, expected {', '.join(sorted(_INPUTS))} and no more{cached}"
+            f"{graph.file} takes {_listed(unknown)}, expected {', '.join(sorted(_INPUTS))} and no more"
         )
     for name, sizes in graph.inputs.items():
         free = sizes[:1] if name == "pixel_values" else sizes

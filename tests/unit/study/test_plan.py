@@ -85,7 +85,7 @@ settings: {k: 1, noise_floor: false}
         ),
         (WHOLE.replace("Docs,", "{task: T, sizes: [5, all], retriever: minilm},"), ": data.0: sizes are of a"),
         (WHOLE.replace("Docs,", "{task: T, sizes: [5, all]},") + "capture: {}", "capture is measured on whole corpora"),
-        (WHOLE + "models: [other]", ", line 4: this is not YAML of a study: 'models' stands there twice"),
+        (WHOLE + "models: [other]", ", line 4: this is not YAML of a study: 'models' occurs twice"),
         ("models: [minilm]\nschemes: [W4]\n", ": data is missing"),
         ("- a", ": expected models, schemes and data"),
         ("models: &a [minilm]\nschemes: *a\n", ", line 2: this is not YAML of a study: expected no alias (*a)"),
