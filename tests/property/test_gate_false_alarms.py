@@ -2,7 +2,7 @@
 
 Two candidates are simulated by what they do to each query, so that flips, lost documents and nDCG go together as in
 real runs, and change places at random, query by query: they differ, and neither can be worse. What the rules see of
-runs that are worse is measured by tests/benchmarks/gate_power.py.
+runs that are worse is measured by docs/measured/recipes/gate_power.py.
 """
 
 from collections.abc import Mapping

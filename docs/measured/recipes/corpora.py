@@ -15,6 +15,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def cut(source: Path, target: Path, n_documents: int, n_queries: int) -> None:
+    """Draw judged documents, and queries that have a relevant one among them, and write both with their labels."""
     rng = random.Random(0)
     labels = [line.rstrip("\n").split("\t") for line in (source / "qrels/test.tsv").open(encoding="utf-8")][1:]
     judged = sorted({label[1] for label in labels})

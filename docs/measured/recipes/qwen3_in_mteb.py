@@ -1,6 +1,6 @@
 """Qwen3-Embedding-0.6B's shape, with random weights, through stock `mteb run`: CPU time and memory of every scheme.
 
-    python tests/benchmarks/qwen3_in_mteb.py WORK BEIR_FOLDER [--schemes W4-gptq,W4-hqq] [--documents 32] [--queries 16]
+    python docs/measured/recipes/qwen3_in_mteb.py WORK BEIR_FOLDER [--schemes W4-gptq,W4-hqq] [--documents 32]
 
 WORK gets a hub cache that holds the model under its own name, and a cut of BEIR_FOLDER's texts where mteb's task
 SciFact looks for its data; no network is used. Each scheme is one process; two passes of sentence-transformers alone,

@@ -1,6 +1,6 @@
 """How often the default rules of the gate alarm, rightly and wrongly, beside a rule on the mean.
 
-    python tests/benchmarks/gate_power.py RUNS [--samples 400] [--sizes 100,300,1000]
+    python docs/measured/recipes/gate_power.py RUNS [--samples 400] [--sizes 100,300,1000]
 
 RUNS holds one folder per corpus, and each of these the run folders named below. Inputs are drawn
 with replacement from those of a corpus, the same ones for baseline and run. Prints the tables of
