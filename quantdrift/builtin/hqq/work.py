@@ -101,8 +101,8 @@ def _lift(groups: Tensor, bits: int) -> Tensor:
     """Return the power of two that a group of small weights is multiplied by before quantization.
 
     The library's clamp would leave such a group with few levels or none: at 8 bits a group with a range below 0.013
-    gets worse than by plain rounding. A power of two changes no digit, and up to 0.17 the robust norm takes every residual for
-    noise, so that the fit does not depend on size.
+    gets worse than by plain rounding. A power of two changes no digit, and up to 0.17 the robust norm takes every
+    residual for noise, so that the fit does not depend on size.
     """
     low, high = groups.aminmax(dim=1, keepdim=True)
     wanted = (2**bits - 1) / _LARGEST_INVERSE_SCALE
