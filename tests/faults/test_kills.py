@@ -47,7 +47,7 @@ def test_sigkill(root: Path, fork: Forks, undisturbed) -> None:
             after = whole(place / "out", undisturbed.cells)
             assert before.items() <= after.items()  # nothing is made twice
             before = after
-        if "without a word" in printed:  # two kills at one cell are taken for its own fault
+        if "without an error" in printed:  # two kills at one cell are taken for its own fault
             code, printed = fork.run(*RETRY, cwd=place)
         assert code == 1, printed  # one cell fails
         assert "QUANTDRIFT_DEBUG" not in printed
