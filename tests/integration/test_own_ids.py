@@ -89,7 +89,7 @@ def assert_left_out(run: Any, expected: dict[str, Any]) -> None:
     assert (firsts(run), evidence.n_items.tolist()) == (expected["firsts"], expected["n_items"])
     moved = np.maximum(-evidence.delta_min, evidence.delta_max)
     np.testing.assert_allclose(moved, expected["epsilon"], atol=2e-6)
-    (note,) = (note for note in run.record["data"]["warnings"] if "themselves" in note)
+    (note,) = (note for note in run.record["data"]["warnings"] if "under the same id" in note)
     assert all(part in note for part in (f": {N_QUERIES} (", "--keep-own-ids"))
 
 

@@ -186,7 +186,7 @@ def test_a_shortlist_of_other_data_is_refused(quantdrift: Run) -> None:
     quantdrift("run", "TINY@W8", "--data", "ROOT/data", "--out", "other")
     command = ("run", "ROOT/cross@W4", "--data", "ROOT/judged", "--shortlist", "other")
     shown = quantdrift(*command, code=2)
-    assert "is of other data than judged" in shown
+    assert "does not belong to the data judged" in shown
 
 
 @pytest.mark.skipif(not hasattr(CrossEncoder, "set_keep_in_fp32_modules"), reason="sentence-transformers < 6.2")

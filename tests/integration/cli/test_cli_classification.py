@@ -171,7 +171,4 @@ def test_repair_tries_ways_on_the_train_part_and_counts_on_the_test_part(quantdr
     assert result["confirmed"]["n"] == N_TEST // 2
     assert {trial["n"] for trial in result["tried"] if trial["shift"] is not None} == {32, N_TRAIN}
     assert not any("+query" in trial["scheme"] or "+emb" in trial["scheme"] for trial in result["deployments"])
-    plain, *again = [trial for trial in result["deployments"] if trial["scheme"] == "W2-g128-rtn"]
-    assert [trial["looked"] for trial in again] == pytest.approx([0.1, 0.25, 0.5])
-    rates = [trial["flip@1"]["value"] for trial in (plain, *again)]
-    assert rates == sorted(rates, reverse=True)
+    assert len([trial for trial in result["deployments"] if trial["scheme"] == "W2-g128-rtn"]) == 1

@@ -85,7 +85,7 @@ def test_texts_are_of_where_the_data_were_as_long_as_they_are_the_same(run: Run,
     assert (code, "digest" in err) == (2, True)
     moved.rename(data)
     out = show(run.path)[1]
-    assert ("holds other data than it did" in out, "text of d" in out) == (True, False)
+    assert ("has changed since the run" in out, "text of d" in out) == (True, False)
 
 
 def test_kinds_and_how_many(run: Run) -> None:

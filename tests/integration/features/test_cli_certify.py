@@ -45,7 +45,7 @@ def test_a_table_and_sentences(write: Write) -> None:
     for label in ("conditional", "joint", "S", "2epsilon", "gap", "msp", "entropy", "0.10", "0.05"):
         assert re.search(f"│ {label} +│", out)
     out = certify(write("calm", noise=0.01), "--alpha", 0.1, "--alpha", 0.001)[1]
-    assert "level 0.001 from so few inputs: that takes 2,302" in out
+    assert "level 0.001 from so few inputs: it needs 2,302" in out
     assert "msp" not in certify(write("similar", logits=False))[1]
 
 
