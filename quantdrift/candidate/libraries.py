@@ -99,7 +99,8 @@ def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
     finally:
         root.setLevel(level)
         root.handlers[:] = handlers
-        os.environ.clear()
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
         os.environ.update(environment)
 
 

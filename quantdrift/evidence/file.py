@@ -5,7 +5,7 @@ epsilon, separation, S), so that a query needs no code of ours. They come from t
 are ignored when the file is read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -50,6 +50,9 @@ _PARTS = {
     "confidence": (Confidence, {"msp": "candidate_msp", "entropy": "candidate_entropy"}),
 }
 """The optional parts of evidence, and the columns of their fields."""
+_NAMED = tuple(name for name, held in _TYPES.items() if held == pa.list_(pa.string()))
+"""The columns of names. Each name is in memory once, however often it stands in the file."""
+_LISTED = pa.list_(pa.dictionary(pa.int32(), pa.string()))
 _ROWS_PER_BYTE, _VALUES_PER_BYTE = 100, 10_000
 """Most rows and values for each byte of a file. Input ids are unique, so ours have less than one row per byte; but a
 thousand equal values compress well."""
@@ -110,7 +113,7 @@ def read_evidence(path: Path, *, digest: str | None = None) -> Evidence:
 def _table(path: Path, content: bytes) -> pa.Table:
     size = len(content)
     # read_table goes through pyarrow.dataset, which takes longer to import than a run to read
-    with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as file:
+    with pq.ParquetFile(pa.BufferReader(content)) as file:
         version = (file.metadata.metadata or {}).get(_VERSION_KEY)
         if version not in {str(supported).encode() for supported in (FORMAT_VERSION, _BOUNDS_VERSION)}:
             raise RunError(
@@ -121,8 +124,19 @@ def _table(path: Path, content: bytes) -> pa.Table:
         values = [group.column(n).num_values for group in groups for n in range(group.num_columns)]
         if file.metadata.num_rows > _ROWS_PER_BYTE * size or sum(values) > _VALUES_PER_BYTE * size:
             raise ValueError(f"{size:,} bytes cannot hold the evidence of {file.metadata.num_rows:,} inputs")
+        paths = [file.schema.column(number).path for number in range(len(file.schema))]
+    try:
+        return _columns(content, [path for path in paths if path.partition(".")[0] in _NAMED])
+    except pa.ArrowNotImplementedError:  # the dictionary of a column is not in one place
+        return _columns(content, [])
+
+
+def _columns(content: bytes, listed: Sequence[str]) -> pa.Table:
+    """Read the columns of a file, those in `listed` as indices into a dictionary of names."""
+    whole = pa.BufferReader(content)
+    with pq.ParquetFile(whole, read_dictionary=listed, page_checksum_verification=True) as file:
         # pyarrow's threads may outlive a process that ends at once, and abort it; a small file is read as fast without
-        return file.read(columns=[*_TYPES], use_threads=size > _SMALL)
+        return file.read(columns=[*_TYPES], use_threads=len(content) > _SMALL)
 
 
 def _evidence(table: pa.Table) -> Evidence:
@@ -212,7 +226,7 @@ def _column(table: pa.Table, name: str) -> pa.Array:
     """Return a required column; refuse another type, and nulls."""
     column = table[name].combine_chunks()
     wanted = _TYPES[name]
-    if not column.type.equals(wanted):
+    if not (column.type.equals(wanted) or (name in _NAMED and column.type.equals(_LISTED))):
         raise ValueError(f"{name} holds {column.type}; expected {wanted}")
     if isinstance(column, pa.ChunkedArray) or column.null_count:
         raise ValueError(f"{name} holds a null, or too much")
@@ -254,7 +268,7 @@ def _names(evidence: Evidence, indices: NDArray[np.int64]) -> pa.Array:
 
 def _indices(column: pa.Array, vocabulary: dict[str, int]) -> NDArray[np.int64]:
     """Replace item names by indices into a vocabulary that all columns share."""
-    listed = column.dictionary_encode()
+    listed = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     numbers = [vocabulary.setdefault(name, len(vocabulary)) for name in listed.dictionary.to_pylist()]
     return np.array(numbers, dtype=np.int64)[_view(listed.indices)] if len(column) else np.empty(0, np.int64)
 

@@ -230,9 +230,10 @@ def _outputs_in(content: memoryview, n: int) -> Outputs:
     if b"'<i8'" in bytes(content[:_HEADER]):
         at = _HEADER + 8 * n
         lengths = array_in(content[:at])
-        if lengths.shape != (n,) or int(lengths.min(initial=0)) < 0:
-            raise ValueError(f"lengths of shape {lengths.shape}")
     rows = array_in(content[at:])
+    # a length above the number of rows could make the sum wrap around
+    if lengths is not None and (lengths.shape != (n,) or not ((lengths >= 0) & (lengths <= len(rows))).all()):
+        raise ValueError(f"lengths of shape {lengths.shape}")
     if rows.dtype != np.float32 or rows.ndim != 2 or len(rows) != (n if lengths is None else lengths.sum()):  # noqa: PLR2004 -- a matrix
         raise ValueError(f"{rows.dtype} of shape {rows.shape}")
     return rows if lengths is None else Ragged.joined(rows, lengths)

@@ -1,5 +1,6 @@
 """`quantdrift cache`: show or delete the files that are kept from run to run."""
 
+import glob
 import os
 import re
 import time
@@ -50,7 +51,8 @@ def _of_kind(kind: str, *, clear: bool) -> str:
     for place, _, names in os.walk(folder, topdown=False):  # no link in it is followed
         for path in (Path(place, name) for name in names):
             finished = path.suffix == suffix and path.name.count(".") == 1
-            idle = finished or (path.suffix == ".lock" and not any(path.parent.glob(f"{path.stem}.*{suffix}")))
+            chunks = path.parent.glob(f"{glob.escape(path.stem)}.*{suffix}")
+            idle = finished or (path.suffix == ".lock" and not any(chunks))
             try:
                 status = path.lstat()
                 written = not idle and time.time() - status.st_mtime < _DEAD

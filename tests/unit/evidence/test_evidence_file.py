@@ -124,6 +124,20 @@ def test_a_few_bytes_that_unfold_to_millions_of_rows(tmp_path: Path) -> None:
         read_evidence(path)
 
 
+def test_a_few_bytes_that_unfold_to_a_long_name_many_times(tmp_path: Path) -> None:
+    state = score_ragged([shortlist([0], [1], [1])] * 1000, k=1)
+    path = written(assemble(state, input_ids=list(map(str, range(1000))), item_ids=["d" * 100_000]), tmp_path)
+    assert path.stat().st_size < 50_000
+    before = pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(counted)
+    try:
+        read_evidence(path)
+    finally:
+        pa.set_memory_pool(before)
+    assert counted.max_memory() < 10_000_000
+
+
 def test_a_page_that_is_damaged(tmp_path: Path) -> None:
     """Also without the digest of the whole file, which run.json has."""
     path = written(evidence(), tmp_path)

@@ -76,6 +76,7 @@ def test_what_is_not_ours_stays_and_is_said(kept: Path) -> None:
     others = {
         kept / "embeddings" / "mine.txt": "names like no other",
         kept / "embeddings" / "mine.npy": "the suffix alone",
+        kept / "embeddings" / "mine**.lock": "no pattern of glob",
         kept / "embeddings" / "ab" / ("cd" + "0" * 38 + ".npy"): "on another shelf",
         kept / "codes" / "model-00001.safetensors": "a model",
         kept / "sensitivities" / "project" / "notes.npy": "in a folder of its own",
@@ -87,7 +88,7 @@ def test_what_is_not_ours_stays_and_is_said(kept: Path) -> None:
     left = {path: path.read_text() for path in kept.rglob("*") if path.is_file()}
     assert left == {**others, kept / "mine.txt": "not of quantdrift"}
     assert shown[0].startswith("deleted 1 embedding files, 1.0 MB in ")
-    assert shown[0].endswith("; left 3 other files alone")
+    assert shown[0].endswith("; left 4 other files alone")
 
 
 def test_a_folder_that_is_a_link_is_followed(kept: Path, tmp_path: Path) -> None:
