@@ -1,4 +1,4 @@
-"""The budget of lines: what is counted, and what is said when a package outgrows it."""
+"""What holds the shape of the code: lines of packages against a budget, and planted import circles."""
 
 from pathlib import Path
 from typing import Any
@@ -55,3 +55,51 @@ def test_a_feature_is_a_package_of_its_own(size: Any, tmp_path: Path) -> None:
         "quantdrift/new has no budget: give it one in tests/size/budget.toml (1 lines now)"
     ]
     assert size.over(sums, {**budget, "feature": 2, "quantdrift/cli": 2})[0].startswith("quantdrift/features/toy: 3")
+
+
+# --- import circles ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def counter() -> Any:
+    return module_at(ROOT / "tests" / "size" / "circles.py")
+
+
+FILES = {
+    "quantdrift/__init__.py": "def f():\n    from quantdrift import a\n",  # a package may know its own modules
+    "quantdrift/a.py": "import os\nfrom quantdrift.b import g\n",
+    "quantdrift/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from quantdrift.c.d import H\n",
+    "quantdrift/c/__init__.py": "",
+    "quantdrift/c/d.py": "",
+    "plugins/other/__init__.py": "from quantdrift import a\nfrom . import x\n",
+    "plugins/other/x.py": "import quantdrift.a\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("planted", "circle"),
+    [
+        ({}, set()),
+        ({"quantdrift/c/d.py": "def h():\n    from quantdrift import a\n"}, {"a.py", "b.py", "c/d.py"}),
+        ({"quantdrift/c/d.py": "class H:\n    from ..a import g\n"}, {"a.py", "b.py", "c/d.py"}),
+        ({"quantdrift/c/d.py": "import quantdrift.b as b\n"}, {"b.py", "c/d.py"}),
+        ({"quantdrift/c/d.py": "from . import N\n", "quantdrift/c/__init__.py": "from .d import M\n"},
+         {"c/d.py", "c/__init__.py"}),
+    ],
+)  # fmt: skip
+def test_a_planted_circle_is_named(counter: Any, tmp_path: Path, planted: dict[str, str], circle: set[str]) -> None:
+    for name, text in {**FILES, **planted}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = counter.circles(tmp_path)
+    assert [{str(path) for path in one} for one in found] == [{f"quantdrift/{name}" for name in circle}] * bool(circle)
+
+
+def test_two_circles_are_two(counter: Any, tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    for one, other in ("ab", "ba", "cd", "dc", "ea"):
+        (tmp_path / "tasks" / f"{one}.py").write_text(f"import {other}\n")
+    assert sorted(sorted(map(str, one)) for one in counter.circles(tmp_path)) == [
+        ["tasks/a.py", "tasks/b.py"],
+        ["tasks/c.py", "tasks/d.py"],
+    ]

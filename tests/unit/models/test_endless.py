@@ -1,4 +1,4 @@
-"""Patterns and rules of a model's files: harmless ones are taken, and none that a library may not be done with."""
+"""What the files of a model may say: listed keys in range, and patterns and rules that come to an end."""
 
 import base64
 import re
@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.models.endless import ADAPTERS, check_patterns, check_rules
-from quantdrift.models.schemas import ADAPTER
+from quantdrift.models.schemas import ADAPTER, CONFIG, MODELS, MODULES, TRANSFORMER, check_settings
 from quantdrift.models.vetting import vet_settings
 
 EVIL = (
@@ -166,3 +167,46 @@ def test_rules_that_make_a_text_without_end_are_refused(rules: dict[str, Any]) -
 )
 def test_rules_of_usual_tokenizers_are_taken(rules: dict[str, Any]) -> None:
     check_rules(rules, "tokenizer.json")
+
+
+# --- types and ranges --------------------------------------------------------------------------------
+
+
+MODEL = MODELS["SentenceTransformer"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        (MODEL, {"prompts": {"query": "a" * 70_000}}, "prompts.query"),
+        (MODEL, {"prompts": {"document": 5}}, "prompts.document"),
+        (MODEL, {"truncate_dim": "x"}, "truncate_dim"),
+        (MODEL, {"truncate_dim": 0}, "truncate_dim"),
+        *((TRANSFORMER, {"max_seq_length": length}, "max_seq_length") for length in (-1, 0, "x", True, 1e9)),
+        *(
+            (TRANSFORMER, {"modality_config": {"text": {"method": method, "method_output_name": None}}}, "method")
+            for method in ("save_pretrained", "__init__", "push_to_hub", "init_weights", "forward\n")
+        ),
+        *(
+            (CONFIG, settings, "activation_f.*got 'torch.hub.os.getpid'")
+            for settings in (
+                {"sentence_transformers": {"activation_fn": "torch.hub.os.getpid"}},
+                {"sbert_ce_default_activation_function": "torch.hub.os.getpid"},
+            )
+        ),
+        (MODULES["Dense"], {"in_features": 100_000, "out_features": 100_000}, "in_features"),
+        (TRANSFORMER, {"transformer_task": "x"}, "transformer_task"),
+        (TRANSFORMER, {"module_output_name": "x"}, "module_output_name"),
+        (TRANSFORMER, {"processing_kwargs": {"text": {"max_length": 10**9}}}, "max_length"),
+        (TRANSFORMER, {"processing_kwargs": {"common": {"pad_to_multiple_of": 10**9}}}, "pad_to_multiple_of"),
+    ],
+)
+def test_settings_have_types_and_ranges(kind: type[BaseModel], settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"x\.json cannot be used: .*{said}.*Correct it"):
+        check_settings(settings, kind, "x.json")
+
+
+@pytest.mark.parametrize("name", ["modules.activation.Sigmoid", "modules.linear.Identity", "Tanh"])
+def test_activations_of_torch_are_taken(name: str) -> None:
+    for said in ({"activation_fn": f"torch.nn.{name}"}, {"activation_fn": None}, {}):
+        check_settings({"sentence_transformers": {**said, "version": 5}}, CONFIG, "config.json")

@@ -1,5 +1,6 @@
-"""Widths of models in which it is known by construction what matters, on searches and on classes."""
+"""Widths of models in which it is known what matters, and queries that they were measured on."""
 
+from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -13,11 +14,13 @@ from quantdrift.allocation.record import Allocation
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.progress import Silent
 from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.measuring.flow import not_calibrated_on
 from quantdrift.measuring.readings import Search
 from quantdrift.models.store import EmbeddingStore
 from quantdrift.scoring.similarity import Similarity
 from quantdrift.sensitivity.allocate import allocate_for
 from quantdrift.spec.grammar import parse_scheme
+from support.allocations import allocation
 from support.sensitivity import setting_of
 from support.worlds import rows_of
 
@@ -97,3 +100,28 @@ def test_layers_that_runtimes_fuse_share_a_width_when_asked_to() -> None:
     assert world.widths("W3.5-g4+gap+units=fused") == [3, 3, 3, 4]  # three do not fit
     with pytest.raises(UnsupportedError, match="tied to one width"):
         world.allocate("W3.5-g4+gap+units=fused", k_proj=8)
+
+
+# --- queries that are left out -----------------------------------------------------------------------
+
+
+IDS = [f"q{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("measured", "of", "here", "rest"),
+    [
+        (("q1", "q3"), "toy", "toy", [0, 2, 4]),
+        (("q1", "q3"), "toy", "other", [0, 2, 4]),  # all of them are here: the data was renamed
+        (("q1", "q9"), "toy", "other", [0, 1, 2, 3, 4]),  # other data, whose ids look alike
+        (("q1", "q9"), "toy", "toy", [0, 2, 3, 4]),  # a part of the same data
+        (("q1", "q9"), None, None, [0, 1, 2, 3, 4]),
+        (("q1",), None, None, [0, 2, 3, 4]),
+        ((), None, "toy", [0, 1, 2, 3, 4]),
+    ],
+)
+def test_what_is_left_out(measured: tuple[str, ...], of: str | None, here: str | None, rest: list[int]) -> None:
+    pair = QuantizedPair([nn.Sequential(OrderedDict(low=nn.Linear(8, 8), high=nn.Linear(8, 8)))], "W3.5-channel+gap")
+    chosen = allocation({"low": 3, "high": 4}, shape=(8, 8), dataset=of, input_ids=measured)
+    pair.choose([3, 4], by=chosen)
+    assert not_calibrated_on(pair, IDS, here).tolist() == rest
