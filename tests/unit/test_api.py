@@ -29,20 +29,19 @@ from support.small_evidence import assert_same
 RNG = np.random.default_rng(0)
 QUERIES, DOCUMENTS = RNG.normal(size=(30, 8)), RNG.normal(size=(60, 8))
 NOISY = QUERIES + 0.2 * RNG.normal(size=QUERIES.shape)
+TWO = np.array([[0.9, 0.1], [0.2, 0.8]])
 REFERENCE, CANDIDATE = Embeddings(QUERIES, DOCUMENTS), Embeddings(NOISY, DOCUMENTS)
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
 def test_embeddings_give_the_evidence_of_their_scores(similarity: str) -> None:
     evidence = drift(REFERENCE, CANDIDATE, similarity=similarity).evidence()
-    by_hand = [QUERIES, NOISY]
+    lengths = [np.linalg.norm(part, axis=1, keepdims=True) for part in (QUERIES, NOISY, DOCUMENTS)]
+    scores = [part @ DOCUMENTS.T for part in (QUERIES, NOISY)]
     if similarity == "cosine":
-        unit = DOCUMENTS / np.linalg.norm(DOCUMENTS, axis=1, keepdims=True)
-        scores = [(q / np.linalg.norm(q, axis=1, keepdims=True)) @ unit.T for q in by_hand]
-    elif similarity == "dot":
-        scores = [q @ DOCUMENTS.T for q in by_hand]
-    else:
-        scores = [-np.linalg.norm(q[:, None] - DOCUMENTS[None], axis=2) for q in by_hand]
+        scores = [dots / length / lengths[2].T for dots, length in zip(scores, lengths[:2], strict=True)]
+    elif similarity == "euclidean":
+        scores = [-np.linalg.norm(part[:, None] - DOCUMENTS[None], axis=2) for part in (QUERIES, NOISY)]
     flips = scores[0].argmax(axis=1) != scores[1].argmax(axis=1)
     assert np.array_equal(perturbation.flips(evidence), flips)
     assert np.allclose(perturbation.epsilon(evidence), np.abs(scores[1] - scores[0]).max(axis=1), atol=1e-4)
@@ -174,9 +173,8 @@ def test_drift_is_found_without_loading_torch() -> None:
 
 
 def test_a_run_in_which_nothing_changed_has_no_changed_inputs() -> None:
-    scores = np.array([[0.9, 0.1], [0.2, 0.8]])
-    assert drift(scores, scores).changed() == drift(scores, scores).changed(k=2) == []
-    assert len(drift(scores, scores[:, ::-1]).changed()) == 2
+    assert drift(TWO, TWO).changed() == drift(TWO, TWO).changed(k=2) == []
+    assert len(drift(TWO, TWO[:, ::-1]).changed()) == 2
 
 
 def test_a_run_tells_verdict_findings_and_metrics(tmp_path: Path) -> None:
@@ -194,8 +192,7 @@ def test_a_run_tells_verdict_findings_and_metrics(tmp_path: Path) -> None:
 
 
 def test_a_notebook_shows_a_run_as_text_and_not_as_markup() -> None:
-    scores = np.array([[0.9, 0.1], [0.2, 0.8]])
-    run = drift(scores, scores)
+    run = drift(TWO, TWO)
     hostile = type(run)(path=run.path, record={**run.record, "spec": "<script>alert(1)</script>"}, keeper=run.keeper)
     html = hostile._repr_html_()
     assert "<script>" not in html
@@ -203,9 +200,8 @@ def test_a_notebook_shows_a_run_as_text_and_not_as_markup() -> None:
 
 
 def test_a_run_writes_its_page(tmp_path: Path) -> None:
-    scores = np.array([[0.9, 0.1], [0.2, 0.8]])
     data = RetrievalDataset.of({"q": "which cow", "r": "which goat"}, ["a cow", "a goat"])
-    run = drift(scores, scores[:, ::-1], data)
+    run = drift(TWO, TWO[:, ::-1], data)
     place = run.report(tmp_path / "run.html")
     assert "2 changed inputs" in place.read_text(encoding="utf-8")
     with pytest.raises(QuantDriftError):

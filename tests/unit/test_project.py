@@ -1,17 +1,22 @@
-"""The files beside the code: versions agree, workflows call targets that exist, actions are pinned, forms are whole."""
+"""The files beside the code: versions, workflows, pinned actions and forms; the website, and the table of formats."""
 
+import json
 import re
 import runpy
 import sys
 import tomllib
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 import quantdrift
-from support.places import ROOT
+from support.comparison_samples import evidence_of, flipped, run_of, scores
+from support.places import ROOT, module_at
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 TARGETS = set(re.findall(r"^([a-z][a-z -]*):(?!=)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
@@ -108,3 +113,78 @@ def test_every_error_made_by_hand_can_still_be_made() -> None:
     for error in loaded(ROOT / "tests" / "mutants" / "mutants.yaml"):
         assert (ROOT / error["file"]).read_text(encoding="utf-8").count(error["old"]) == 1, error["why"]
         assert all((ROOT / place.partition("::")[0]).exists() for place in error["tests"].split()), error["why"]
+
+
+# --- the website -------------------------------------------------------------------------------------
+
+
+DOCS = ROOT / "docs"
+
+
+BUILD = SimpleNamespace(**runpy.run_path(str(DOCS / "website" / "build.py")))
+"""The script that builds it."""
+
+
+def pages_of(nav: Any) -> Iterator[str]:
+    for entry in nav:
+        for target in entry.values():
+            yield from [target] if isinstance(target, str) else pages_of(target)
+
+
+def test_every_page_has_a_line_in_the_navigation() -> None:
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+    sources = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]
+    left_out = (DOCS / "adr", DOCS / "website")
+    pages = {
+        BUILD.place_of(source).relative_to(BUILD.PAGES).with_suffix(".md").as_posix()
+        for source in sources
+        if source.parent not in left_out
+    }
+    made = {"adr/README.md", "examples/README.md", "reference/api.md"}
+    assert sorted(pages_of(nav)) == sorted(pages | made)
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "guide").mkdir()
+    (tmp_path / "guide" / "index.html").write_text('<h1 id="top"></h1><a href="../#start"></a><img src="no.png">')
+    (tmp_path / "index.html").write_text(
+        '<h1 id="start"></h1><a href="guide/#top"></a><a href="guide/#end"></a><a href="https://example.org/x"></a>'
+    )
+    assert sorted(BUILD.broken(tmp_path)) == [
+        "guide/index.html: no.png is not there",
+        "index.html: guide/#end names no heading",
+    ]
+
+
+# --- the table of formats ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table() -> Any:
+    return module_at(ROOT / "docs" / "table" / "table.py")
+
+
+def test_the_page_is_that_of_the_rows(table: Any) -> None:
+    rows = table.rows_there()
+    assert table.PAGE.read_text(encoding="utf-8") == table.page(rows), "python docs/table/table.py"
+    assert all(row.file.exists() for row in rows)
+    assert len({row.signature for row in rows}) == len(rows) == len(list(table.ROWS.glob("*.json")))
+
+
+def test_a_row_is_what_the_run_says(table: Any, tmp_path: Path) -> None:
+    figures = {
+        "flip@1": {"value": 0.065, "low": 0.04, "high": 0.11, "n": 60},
+        "change.ndcg@10": {"value": None, "n": 0},
+    }
+    evidence = evidence_of(scores(), flipped(scores(), range(4)))
+    run = run_of(tmp_path / "run", evidence, metrics=figures, bits_per_weight={"linear_with_scales": 4.25})
+    row = table.row_of(run.path)
+    assert (row.model, row.scheme, row.data, row.quality) == ("minilm", "W4-g64-rtn", "corpus", None)
+    assert row.signature.startswith("quantdrift:")
+    with pytest.raises(KeyError):
+        table.page([row])  # a reader wants to know what the corpus is
+    table.CORPORA["corpus"] = "60 documents"
+    line = next(line for line in table.page([row]).splitlines() if row.scheme in line)
+    assert line == f"| `W4-g64-rtn` | 4.25 bits | 6.5 % (4.0 to 11.0) |  |  | {row.verdict} |"
+    with pytest.raises(ValidationError):
+        table.Row.model_validate({**json.loads(row.model_dump_json()), "flips_at_1": 0.1})

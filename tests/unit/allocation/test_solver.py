@@ -9,8 +9,6 @@ import pytest
 from quantdrift.allocation.solver import Solution, solve
 from quantdrift.allocation.units import excluded, runtime_units
 from quantdrift.base.errors import QuantDriftError, UnknownNameError, UnsupportedError
-from quantdrift.candidate.methods import methods_of
-from quantdrift.spec.grammar import parse_scheme
 
 
 def allocate(losses: Any, n_weights: Any, **settings: Any) -> Solution:
@@ -87,12 +85,6 @@ def test_large_counts_are_added_up_exactly() -> None:
 # --- settings ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["queries=64", "seed=3"])
-def test_settings_of_a_choice_have_no_effect_on_widths_of_a_file(option: str) -> None:
-    with pytest.raises(UnsupportedError, match="no effect"):
-        methods_of(parse_scheme(f"W3.5+gap+allocation=a.json+{option}"))
-
-
 # --- units -------------------------------------------------------------------------------------------
 
 
@@ -120,12 +112,8 @@ NAMES = [f"layer.{i}.{part}" for i in range(2) for part in ("attn.query", "attn.
 def test_layers_are_left_out_by_pattern_and_the_last_one_decides() -> None:
     units = runtime_units(NAMES)
     assert excluded(NAMES, {}, units=units) == {}
-    assert excluded(NAMES, {"*.dense": 8, "layer.0.*": 16}, units=units) == {
-        "layer.0.attn.query": 16,
-        "layer.0.attn.key": 16,
-        "layer.0.dense": 16,
-        "layer.1.dense": 8,
-    }
+    widths = {**dict.fromkeys(NAMES[:3], 16), "layer.1.dense": 8}
+    assert excluded(NAMES, {"*.dense": 8, "layer.0.*": 16}, units=units) == widths
 
 
 @pytest.mark.parametrize(

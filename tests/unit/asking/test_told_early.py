@@ -10,7 +10,7 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 import torch
 
 from quantdrift.api import drift
-from quantdrift.base.errors import MissingExtraError, QuantDriftError, RunError, SpecError, UnsupportedError
+from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.base.records import check_writable
 from quantdrift.builtin.index import refuse_index
 from quantdrift.candidate.pair import QuantizedPair
@@ -36,13 +36,6 @@ def test_an_index_that_nobody_knows_is_told_with_what_is_near() -> None:
         check_pair(parse("minilm@fp+index=HSNW"), DATASET)
 
 
-def test_a_missing_library_is_told_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantdrift.base.extras.find_spec", lambda module: None)
-    for scheme, package in (("W4-awq", "gptqmodel"), ("W4-awq+backend=autoawq", "autoawq"), ("W4-hqq", "hqq")):
-        with pytest.raises(MissingExtraError, match=f"needs the package '{package}'"):
-            check_pair(parse(f"minilm@{scheme}"), DATASET)
-
-
 def test_a_folder_without_a_model_is_told_before_the_reference_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="model folder"):
         check_pair(Versus(reference="minilm", candidate=str(tmp_path)), DATASET)
@@ -52,12 +45,6 @@ def test_what_is_calibrated_needs_data() -> None:
     with pytest.raises(UnsupportedError, match="gptq is calibrated"):
         refuse_uncalibrated(parse("minilm@W4-gptq"), has_data=False)
     refuse_uncalibrated(parse("minilm@W4"), has_data=False)
-
-
-@pytest.mark.parametrize(("words", "meant"), [("int8", r"W8 \(weights\) or fp\+emb=int8"), ("4bit", r"W4 \(weights\)")])
-def test_the_words_of_other_tools_are_understood(words: str, meant: str) -> None:
-    with pytest.raises(SpecError, match=f"did you mean {meant}"):
-        parse_scheme(words)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -1,19 +1,22 @@
-"""GPTQ, AWQ and HQQ: what every library is kept from doing to a layer, and to the process around it."""
+"""GPTQ, AWQ, HQQ and AdaRound: what every library is kept from doing to a layer, and to the process around it."""
 
 import subprocess
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
 
 import pytest
 import torch
 
-from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.builtin.adaround.work import AdaRound
 from quantdrift.builtin.awq import work as awq
 from quantdrift.builtin.awq.work import Awq
 from quantdrift.builtin.gptq.work import Gptq
+from quantdrift.builtin.hqq.work import BITS, Hqq
 from support import paper_quantizers as paper
-from support.quantizer_samples import LIBRARIES, moments_of, weights
+from support.quantizer_samples import LIBRARIES, moments_by_hand, moments_of, weights
 
 INSTALLED = all(find_spec(package.module) for package in LIBRARIES.values())
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="a quantization library is not installed")
@@ -66,3 +69,47 @@ def test_libraries_write_nothing_and_leave_the_process_as_it_was() -> None:
     """No banner, no farewell; caches, log level, TF32 and warning filters are the user's."""
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, timeout=300)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+# --- HQQ ---------------------------------------------------------------------------------------------
+
+
+def test_hqq_is_what_the_library_dequantizes() -> None:
+    from hqq.core.quantize import Quantizer  # noqa: PLC0415 -- it may not be installed
+
+    assert [bits for bits in sorted(Quantizer.SUPPORTED_BITS) if bits >= 2] == list(BITS)
+    weight = weights(0, 4, 128)
+    for bits, group_size in product(BITS, (32, None)):
+        codes, meta = Quantizer.quantize(
+            weight, nbits=bits, group_size=group_size or 128, axis=1, bitpack=False, device="cpu"
+        )
+        made = Hqq(bits=bits, group_size=group_size).quantize(weight).dequantize(torch.float32)
+        torch.testing.assert_close(made, Quantizer.dequantize(codes, meta), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("bits", [2, 8])
+def test_hqq_does_not_care_for_the_size_of_weights(bits: int) -> None:
+    """The library's clamps would leave the small ones a few levels, or one."""
+    weight = weights(0, 4, 128)
+    quantized = Hqq(bits=bits, group_size=64).quantize(weight)
+    small = Hqq(bits=bits, group_size=64).quantize(weight * 2.0**-12)
+    assert torch.equal(small.codes, quantized.codes)
+    assert torch.equal(small.scale, quantized.scale * 2.0**-12)
+
+
+# --- moments that are none ---------------------------------------------------------------------------
+
+
+def test_the_damping_of_a_moment_that_is_not_positive_is_raised_and_told() -> None:
+    """Eigenvalues 2.05 and -0.05: a tenth of the diagonal makes them positive, a hundredth not."""
+    method = Gptq(bits=4, group_size=None)
+    weight, second = torch.tensor([[7, 2.6]]), torch.tensor([[1, 1.05], [1.05, 1]])
+    assert dict(method.quantize(weight, moments_by_hand(second)).notes) == {"damping": 0.1}
+    assert dict(method.quantize(weight, moments_by_hand(torch.eye(2))).notes) == {}
+
+
+def test_a_layer_without_finite_moments_is_refused() -> None:
+    with pytest.raises(DataError, match="adaround needs"):
+        AdaRound(bits=4, group_size=None).quantize(
+            torch.ones(2, 2), moments_by_hand(torch.tensor([[1, torch.nan]] * 2))
+        )

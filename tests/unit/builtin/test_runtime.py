@@ -1,24 +1,33 @@
-"""A candidate that is run in another way, and a reference that never is."""
+"""A candidate that is run in another way, its token embedding matrix, and what decides an embedding."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
 
 from quantdrift.asking.opening import search_of
 from quantdrift.asking.run import measure
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Silent
-from quantdrift.builtin.sentence.work import load_encoder
+from quantdrift.builtin.sentence.work import SentenceEncoder, load_encoder, tokenizer_digest
+from quantdrift.builtin.table.work import find_tables, round_tables
+from quantdrift.candidate.calibration.sample import draw_sample
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.models.files.named import resolve
-from quantdrift.models.inputs import Settings
+from quantdrift.models.files.saved import check_savable
+from quantdrift.models.inputs import Settings, text_inputs
 from quantdrift.models.store import EmbeddingStore
+from quantdrift.runs.words import candidate_lines
 from quantdrift.scoring.similarity import Similarity
-from support.candidate_samples import save_backbone
+from quantdrift.spec.grammar import parse_scheme
+from support.candidate_samples import TEXTS, save_backbone, tiny, tokenizer
+from support.model_zoo import zoo_model
 
-TEXTS = ["one", "two words", "and three of them", "a longer text with some more words than the others have", ""]
+UNEVEN = ["one", "two words", "and three of them", "a longer text with some more words than the others have", ""]
 OPTIONS = ["dtype=bf16", "dtype=fp16", "attention=eager", "padding=left", "threads=2"]
 
 
@@ -41,15 +50,15 @@ def pair_of(encoder, scheme):
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("base", ["fp", "W4"])
 def test_everything_is_as_before_bit_for_bit(encoder, option, base):
-    before, state = encoder.encode(TEXTS, "query", 2), {k: v.clone() for k, v in encoder.module.state_dict().items()}
+    before, state = encoder.encode(UNEVEN, "query", 2), {k: v.clone() for k, v in encoder.module.state_dict().items()}
     side, threads = encoder.model.tokenizer.padding_side, torch.get_num_threads()
     pair = pair_of(encoder, f"{base}+{option}")
     fingerprint = pair.fingerprint
     with pair.candidate():
         inside = pair.candidate_fingerprint()
-        encoder.encode(TEXTS, "query", 2)
+        encoder.encode(UNEVEN, "query", 2)
     assert inside != fingerprint == pair.fingerprint
-    assert np.array_equal(encoder.encode(TEXTS, "query", 2), before)
+    assert np.array_equal(encoder.encode(UNEVEN, "query", 2), before)
     assert all(torch.equal(v, state[k]) and v.dtype == state[k].dtype for k, v in encoder.module.state_dict().items())
     assert (encoder.model.tokenizer.padding_side, torch.get_num_threads()) == (side, threads)
 
@@ -67,11 +76,11 @@ def test_no_two_ways_share_a_fingerprint(encoder):
 @pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_halves_are_those_of_sentence_transformers(folder, encoder, name, dtype):
     theirs = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": dtype})
-    theirs = theirs.encode(TEXTS, batch_size=2, convert_to_tensor=True).float().numpy()
+    theirs = theirs.encode(UNEVEN, batch_size=2, convert_to_tensor=True).float().numpy()
     with pair_of(encoder, f"fp+dtype={name}").candidate():
-        ours = encoder.encode(TEXTS, "document", 2)
+        ours = encoder.encode(UNEVEN, "document", 2)
     assert np.array_equal(ours, theirs)
-    assert not np.array_equal(ours, encoder.encode(TEXTS, "document", 2))
+    assert not np.array_equal(ours, encoder.encode(UNEVEN, "document", 2))
 
 
 def test_attention_and_padding_arrive(encoder):
@@ -109,3 +118,140 @@ def test_a_candidate_that_depends_on_its_batch_is_run_again_for_its_own_noise(en
     assert floors["padding=left"]["candidate"]["share"] > 0
     assert floors["padding=left"]["candidate"]["largest"] > 1e-3
     assert "candidate" not in floors["threads=2"]
+
+
+# --- token embedding matrices ------------------------------------------------------------------------
+
+
+WORDS = "embeddings.word_embeddings"
+
+
+class Words(nn.Module):
+    """A table of 3 tokens, which it says is one, a table of 2 positions, and a layer of [2, 4]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions, self.out = nn.Embedding(3, 4), nn.Embedding(2, 4), nn.Linear(4, 2, bias=False)
+        with torch.no_grad():
+            rows = [[7.0, -3.4, 0.6, 0.0], [0.0, 0.0, 0.0, 0.0], [-70.0, 34.0, 6.0, 4.0]]
+            self.tokens.weight.copy_(torch.tensor(rows))
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.tokens
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_rows_are_what_torch_makes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quantdrift.builtin.table.work._ROWS", 40)  # the last part is shorter
+    table = nn.Embedding(100, 24)
+    model, before = Words(), table.weight.detach().clone()
+    model.tokens = table
+    round_tables(find_tables([model], "mine"), 8)
+    scales, zeros = before.abs().amax(dim=1) / 127, torch.zeros(100, dtype=torch.int32)
+    made = torch.fake_quantize_per_channel_affine(before, scales, zeros, 0, -127, 127)
+    assert torch.allclose(table.weight, made, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("scheme", ["W4+table=8", "fp+table=4", "W16A8+act=token+table=4", "W4-hqq+table=8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_words_alone_are_rounded_and_come_back_bit_for_bit(scheme: str, dtype: torch.dtype) -> None:
+    model = zoo_model("bert").build().to(dtype)
+    before, pair = state(model), QuantizedPair([model], scheme)
+    layers = {f"{layer.name}.weight" for layer in pair.layers}
+    left_alone = "W16" in scheme or "fp" in scheme
+    with pair.candidate():
+        changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+        rows = model.get_parameter(f"{WORDS}.weight").float()
+        assert max(len(row.abs().unique()) for row in rows) <= 2 ** (int(scheme[-1]) - 1)
+    assert changed == {f"{WORDS}.weight", *(() if left_alone else layers)}
+    after = model.state_dict()
+    assert all(torch.equal(after[name].view(torch.uint8), before[name].view(torch.uint8)) for name in before)
+
+
+def test_bits_are_codes_and_a_scale_a_row() -> None:
+    """8 weights of W4 and their 2 scales, 12 of the table and its 3 scales, 8 positions in float32."""
+    for scheme, n_bits in (("W4-channel+table=8", 8 * 4 + 2 * 16), ("fp+table=8", 8 * 32)):
+        report = QuantizedPair([Words()], scheme).bits()
+        assert report.all_parameters == pytest.approx((n_bits + 12 * 8 + 3 * 16 + 8 * 32) / 28)
+    assert (report.linear, report.n_quantized, report.n_parameters) == (32, 12, 28)
+    allocated = QuantizedPair([Words()], "W3.5+gap+table=4")  # which asks before widths are chosen
+    assert allocated.bits([4]).all_parameters == pytest.approx((8 * 4 + 2 * 16 + 12 * 4 + 3 * 16 + 8 * 32) / 28)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen3-tied"])
+def test_a_tied_head_stays_tied_is_counted_once_and_is_told(name: str) -> None:
+    model = zoo_model(name).build()
+    pair, plain = QuantizedPair([model], "W4+table=8"), QuantizedPair([model], "W4")
+    table = model.get_input_embeddings().weight
+    with pair.candidate():
+        assert model.lm_head.weight is table
+        assert max(len(row.abs().unique()) for row in table) <= 128
+    saved = (32 - 8) * table.numel() - 16 * len(table)
+    bits = [quantized.bits() for quantized in (plain, pair)]
+    assert (bits[0].all_parameters - bits[1].all_parameters) * bits[0].n_parameters == pytest.approx(saved)
+    record = pair.describe()
+    assert (record["embedding_table"]["tied"], record["layers_left_out"]) == (["lm_head"], {})
+    assert "lm_head" in plain.describe()["layers_left_out"]
+    lines = [line for line in candidate_lines({"quantization": record}) if "token embeddings" in line]
+    assert len(lines) == 1
+    assert "8 bits" in lines[0]
+    assert "lm_head, tied to it" in lines[0]
+
+
+def test_a_model_without_one_is_refused_in_one_line() -> None:
+    for model in (zoo_model("vit").build(), zoo_model("torch-encoder").build()):
+        with pytest.raises(UnsupportedError, match=r"^\+table= .*mine has none") as e:
+            QuantizedPair([model], "W4+table=8", name="mine")
+        assert "\n" not in str(e.value)
+    model = Words().to(torch.float8_e4m3fn)
+    with pytest.raises(UnsupportedError, match="floating-point weights"):
+        find_tables([model], "mine")
+
+
+def test_calibration_sees_what_comes_out_of_the_rounded_table(encoder: SentenceEncoder, tmp_path: Path) -> None:
+    """The largest input of the first layer is the candidate's, and kept layers are not those of another table."""
+    texts = ["wing flow", "a boundary layer of a wing", "heat"] * 3
+    ranges = {}
+    for scheme in ("W16A8", "W16A8+table=4"):
+        pair = QuantizedPair([encoder.module], scheme, encoder=encoder)
+        inputs = (text_inputs(texts),)
+        sample = draw_sample(pair.encoder, inputs, pair.scheme, 16, source="corpus")
+        pair.prepare(sample, root=tmp_path / "cache", progress=Silent())
+        record = pair.describe()
+        assert record["layers_kept_from_before"] == 0
+        ranges[scheme] = record["layers"][0]["input_absmax"]
+    seen: list[float] = []
+    first = pair.layers[0].modules[0]
+    hook = first.register_forward_pre_hook(lambda _, given: seen.append(float(given[0].abs().max())))
+    with pair.under_layers():
+        encoder.encode(texts, "document", 16)
+    hook.remove()
+    assert ranges["W16A8+table=4"] == pytest.approx(max(seen))
+    assert ranges["W16A8"] != pytest.approx(max(seen))
+
+
+def test_onnx_is_refused_before_a_model_is_loaded() -> None:
+    check_savable(parse_scheme("W4+table=8"))
+    with pytest.raises(UnsupportedError, match="--format safetensors"):
+        check_savable(parse_scheme("W4+table=8"), model_format="onnx")
+
+
+# --- tokenizers --------------------------------------------------------------------------------------
+
+
+def test_a_tokenizers_digest_is_taken_again_when_it_changes() -> None:
+    model = tiny()
+    before = tokenizer_digest(model.tokenizer)
+    model.encode(TEXTS)  # leaves padding and truncation behind, which are no part of it
+    assert tokenizer_digest(model.tokenizer) == before
+    model.tokenizer.padding_side = "left"
+    try:
+        assert tokenizer_digest(model.tokenizer) != before
+    finally:
+        model.tokenizer.padding_side = "right"
+    # which text a token is of decides scores, too
+    told = tokenizer(model_input_names=["input_ids", "token_type_ids", "attention_mask"])
+    assert tokenizer_digest(told) != tokenizer_digest(tokenizer())

@@ -11,7 +11,9 @@ from quantdrift.builtin.hqq.work import Hqq
 from quantdrift.builtin.rtn.work import RoundToNearest
 from quantdrift.candidate import libraries
 from quantdrift.candidate.methods import methods_of
-from quantdrift.spec.grammar import parse_scheme
+from quantdrift.candidate.refusals import check_pair
+from quantdrift.spec.grammar import parse, parse_scheme
+from support.versus_samples import DATASET
 
 
 def method_of(scheme: str) -> object:
@@ -56,8 +58,8 @@ def test_a_scheme_gives_the_method_its_settings(installed: set[str], scheme: str
 )
 def test_a_missing_library_names_its_extra(installed: set[str], scheme: str, package: str, extra: str) -> None:
     installed.clear()
-    with pytest.raises(MissingExtraError) as caught:
-        method_of(scheme)
+    with pytest.raises(MissingExtraError) as caught:  # before anything is loaded
+        check_pair(parse(f"minilm@{scheme}"), DATASET)
     assert (caught.value.package, caught.value.extra) == (package, extra)
 
 
@@ -75,6 +77,7 @@ def test_a_backend_that_went_is_told_with_the_one_that_makes_its_codes(backend: 
         ("W4-hqq+grid=library", r"\+grid= has no effect on .*, which takes attention, batch, .*head, "),
         ("W4-gptq+backend=autoawq", r"autoawq does no gptq; expected \+backend=gptqmodel"),
         ("W7-hqq", "2, 3, 4, 5, 6, 8 bits, not to 7"),
+        *((f"W3.5+gap+allocation=a.json+{setting}", "no effect") for setting in ("queries=64", "seed=3")),
     ],
 )
 def test_what_a_scheme_cannot_do_is_refused(installed: set[str], scheme: str, fact: str) -> None:

@@ -39,21 +39,11 @@ def tensor(dtype: str, *shape: int) -> StoredTensor:
 
 def gptq_like(prefix: str = "") -> dict[str, StoredTensor]:
     """4-bit codes of 128 weights: 64 bytes, with 16 bytes of scales and 8 of zero points."""
-    return {
-        f"{prefix}embed.weight": tensor("F32", 10, 16),
-        **{
-            f"{prefix}layers.{n}.q.{part}": packed
-            for n in range(2)
-            for part, packed in {
-                "qweight": tensor("I32", 2, 8),
-                "scales": tensor("F16", 1, 8),
-                "qzeros": tensor("I32", 1, 2),
-                "bias": tensor("F32", 8),
-            }.items()
-        },
-        f"{prefix}pooler.weight": tensor("F32", 16, 16),
-        "lm_head.weight": tensor("F32", 10, 16),
-    }
+    layer = {"qweight": tensor("I32", 2, 8), "scales": tensor("F16", 1, 8), "qzeros": tensor("I32", 1, 2)}
+    layer["bias"] = tensor("F32", 8)
+    packed = {f"{prefix}layers.{n}.q.{part}": stored for n in range(2) for part, stored in layer.items()}
+    plain = {f"{prefix}embed.weight": tensor("F32", 10, 16), f"{prefix}pooler.weight": tensor("F32", 16, 16)}
+    return {**plain, **packed, "lm_head.weight": tensor("F32", 10, 16)}
 
 
 @pytest.mark.parametrize("prefix", ["", "bert."])

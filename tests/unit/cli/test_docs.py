@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,23 +142,11 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 """
 
-RunWithout = Callable[..., subprocess.CompletedProcess[str]]
 
-
-@pytest.fixture
-def without(tmp_path: Path) -> RunWithout:
-    """Runs code in a Python that finds none of the modules that an extra brings."""
-
-    def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", WITHOUT + code, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-        )
-
-    return run
+def without(folder: Path, code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run code in a Python that finds none of the modules that an extra brings."""
+    program = [sys.executable, "-c", WITHOUT + code, *arguments]
+    return subprocess.run(program, capture_output=True, text=True, check=False, cwd=folder)
 
 
 NEEDING = {
@@ -179,9 +166,9 @@ for command in sys.argv[1:]:
 """
 
 
-def test_a_command_names_the_extra_in_one_line(without: RunWithout, tmp_path: Path) -> None:
+def test_a_command_names_the_extra_in_one_line(tmp_path: Path) -> None:
     write_beir_folder(tmp_path / "data", {"q": "b"}, {"d": "a", "e": "c"})
-    done = without(EACH, *NEEDING)
+    done = without(tmp_path, EACH, *NEEDING)
     lines = done.stderr.splitlines()
     assert lines[1::2] == ["2"] * len(NEEDING), done.stderr
     for line, (command, extra) in zip(lines[::2], NEEDING.items(), strict=True):
@@ -190,13 +177,14 @@ def test_a_command_names_the_extra_in_one_line(without: RunWithout, tmp_path: Pa
     assert done.stdout == ""
 
 
-def test_a_name_of_the_package_names_the_extra_too(without: RunWithout) -> None:
+def test_a_name_of_the_package_names_the_extra_too(tmp_path: Path) -> None:
     done = without(
+        tmp_path,
         "import quantdrift\n"
         "try: from quantdrift import QuantizedPair\n"
         "except ImportError as error: print(type(error).__name__, error)\n"
         "from quantdrift import Evidence, Run, compare_runs, parse_spec, read_run\n"
-        "print('read')\n"
+        "print('read')\n",
     )
     said, read = done.stdout.splitlines()
     assert said.startswith("MissingExtraError quantdrift.QuantizedPair")

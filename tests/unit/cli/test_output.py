@@ -195,13 +195,8 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, variables: dict[str, 
 def test_quantizers_are_listed_with_what_is_installed(installed: dict[str, str]) -> None:
     installed["gptqmodel"] = "7.6.0"
     rows = {row.pop("quantizer"): row for row in json.loads(cli("list", "quantizers", "--json")[1])}
-    assert rows["gptq"] == {
-        "calibrated": True,
-        "libraries": ["gptqmodel"],
-        "versions": {"gptqmodel": "7.6.0"},
-        "available": True,
-        "install": None,
-    }
+    gptq = {"calibrated": True, "libraries": ["gptqmodel"], "versions": {"gptqmodel": "7.6.0"}}
+    assert rows["gptq"] == {**gptq, "available": True, "install": None}
     assert (rows["rtn"]["libraries"], rows["rtn"]["available"]) == ([], True)
     assert (rows["awq"]["libraries"], rows["awq"]["available"]) == (["gptqmodel", "autoawq"], True)
     assert rows["hqq"]["available"] is False

@@ -279,32 +279,20 @@ def test_queries_can_be_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("image", "shown"),
     [
-        ("../outside.png", "below"),
-        ("/etc/passwd", "below"),
-        ("images/none.png", "below"),
-        ("images/0.png\0", "below"),
-        ("x" * 5000 + ".png", "below"),
-        ("corpus.jsonl", "below"),
+        *((path, "below") for path in ("../outside.png", "/etc/passwd", "images/none.png", "images/link.png")),
+        *((path, "below") for path in ("images/0.png\0", "x" * 5000 + ".png", "corpus.jsonl")),
         (7, "must be a string"),
     ],
 )
 def test_a_path_that_is_no_image_of_the_folder_is_refused(tmp_path: Path, image: object, shown: str) -> None:
     folder = image_search(tmp_path / "data", n_images=2, n_queries=2)
     Image.fromarray(np.zeros((2, 2, 3), dtype=np.uint8)).save(tmp_path / "outside.png")
+    (folder / "images" / "link.png").symlink_to(tmp_path / "outside.png")
     with (folder / "corpus.jsonl").open("a") as file:
         file.write(json.dumps({"_id": "x", "image": image}) + "\n")
     with pytest.raises(DataError, match=shown) as caught:
         read_beir_folder(folder)
     assert len(str(caught.value)) < 500
-
-
-def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
-    folder = image_search(tmp_path / "data", n_images=2, n_queries=2)
-    Image.fromarray(np.zeros((2, 2, 3), dtype=np.uint8)).save(tmp_path / "outside.png")
-    (folder / "images" / "0.png").unlink()
-    (folder / "images" / "0.png").symlink_to(tmp_path / "outside.png")
-    with pytest.raises(DataError, match="below"):
-        read_beir_folder(folder)
 
 
 def test_texts_and_images_are_not_mixed(tmp_path: Path) -> None:

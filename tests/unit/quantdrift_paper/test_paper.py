@@ -122,15 +122,11 @@ def test_answers_behind_a_search_lie_beside_a_study_as_the_papers_table(tmp_path
     assert "quantdrift rag" in tables_of(study)[1]["rag"]
     said = {"W4-awq": ["x", "z"], "W4-g128-rtn": ["w", "z"], "W3.5+gap": ["x!", "y"], "./b_int4": ["x", "y"]}
     passages = {"passages": [["d"], ["d"]], "gold_in_context": [True, False]}
+    whole: Any = {"generator": "hf m_1", "kind": "generator", "data": "docs", "n_passages": 1, "gold_by": "labels"}
+    asked: Any = {"ids": ["0", "1"], "questions": ["?", "?"], "golds": [["x"], ["y"]]}
     RagRecord(
-        generator="hf m_1",
-        kind="generator",
-        data="docs",
-        n_passages=1,
-        gold_by="labels",
-        ids=["0", "1"],
-        questions=["?", "?"],
-        golds=[["x"], ["y"]],
+        **whole,
+        **asked,
         control=Condition(name="no passages", answers=["no", "no"]),
         reference=Condition(name="full precision", answers=["x", "y"], **passages),
         candidates=[

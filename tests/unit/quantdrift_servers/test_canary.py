@@ -1,4 +1,4 @@
-"""A canary: what it keeps, and what it says of embeddings that came later."""
+"""A canary: what it keeps, and what it says of embeddings that came later; and the commands of servers."""
 
 import base64
 import json
@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.spatial.distance import cosine
+from typer.main import get_command
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import with_checksum
+from quantdrift.cli import FEATURES, app
 from quantdrift_servers.canary.record import Canary, compare, make, moved
 from quantdrift_servers.texts import TEXTS, Role, Vectors, embedded
 from support.embedding_server import of_letters
@@ -121,3 +123,13 @@ def test_what_is_far_too_large_is_not_read(tmp_path: Path) -> None:
         file.truncate(1 << 30)
     with pytest.raises(QuantDriftError, match="expected a canary: it is larger than"):
         Canary.read(tmp_path / "large")
+
+
+# --- commands ----------------------------------------------------------------------------------------
+
+
+def test_they_are_listed_among_the_others_and_are_of_no_other_package() -> None:
+    group: Any = get_command(app)
+    assert list(group.groups["Guard"]) == ["gate", "canary", "verify"]
+    assert FEATURES.module("canary") == "quantdrift_servers.canary"
+    assert FEATURES.versions(FEATURES["canary"], FEATURES["verify"]) == {}

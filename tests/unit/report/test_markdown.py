@@ -89,15 +89,13 @@ def test_names_from_outside_are_text_wherever_they_stand(name: str) -> None:
     texts = Texts(told="", inputs={name: name}, items={name: name})
     worst = table(changed_columns(texts, exact=True), [change] * 10, title=name)
     grid = Grid(head=["a", name], rows=[[name, name]], title=name, lines=[name])
+    said: Any = dict.fromkeys(("title", "about", "word", "verdict"), name)
+    lines: Any = {key: [name] for key in ("words", "warnings")}
     page = Page(
+        **said,
+        **lines,
         kind="run",
-        title=name,
-        about=name,
-        word=name,
         tone="bad",
-        verdict=name,
-        words=[name],
-        warnings=[name],
         numbers=[Number(label=name, value=name, note=name)],
         steps=[Step(text=name, command=f"quantdrift {name}")],
         sections=[Section(name="a", title=name, grids=[grid])],

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.base.errors import QuantDriftError
 from quantdrift.features.repair.choice import check_plain
 from quantdrift.features.waterfall.shares import combinations_of
 from quantdrift.kinds.stage import STAGES
@@ -112,27 +111,17 @@ def test_tolerances_of_the_record_decide_unless_others_are_given() -> None:
 
 # --- advice ---------------------------------------------------------------------------------------
 
-SPECS = (
-    *("W4", "W8", "W3-channel-gptq", "W4A8", "W4A8+act=token", "W16A8", "W8A8-llm_int8", "W4-nf4", "W4-nvfp4"),
-    *("W4A4-nvfp4", "W8A8-fp8", "W8A8-fp8_tensor", "W8A8-mxfp8", "W8A8-int8", "W16A4-nvfp4", "W4-mxfp4"),
-    *(
-        "W4+query",
-        "W4+table=8+query",
-        "W4+emb=int8+query",
-        "W3.5-gptq+gap",
-        "W4+table=8",
-        "fp+table=4",
-        "fp+dtype=bf16",
-        "W4+dtype=bf16",
-        "W4+tuned",
-    ),
-    *("fp+emb=int8", "fp+emb=binary", "fp+emb=int8+rescore=4", "fp+dim=64", "W4+emb=int8", "fp+emb=int8+dim=64"),
-    *("fp+index=HNSW32", "fp+index=IVF64,PQ16", "fp+index=SQ8", "fp+index=PQ16+rescore=2", "fp+emb=int8+index=HNSW32"),
-    *("W4+index=HNSW32", "W4+emb=int8+index=IVF64,Flat+search=nprobe=8", "fp+index=usearch", "fp+index=lancedb"),
-)
+SPECS = """
+    W4 W8 W3-channel-gptq W4A8 W4A8+act=token W16A8 W8A8-llm_int8 W4-nf4 W4-nvfp4 W4A4-nvfp4 W8A8-fp8 W8A8-fp8_tensor
+    W8A8-mxfp8 W8A8-int8 W16A4-nvfp4 W4-mxfp4 W4+query W4+table=8+query W4+emb=int8+query W3.5-gptq+gap W4+table=8
+    fp+table=4 fp+dtype=bf16 W4+dtype=bf16 W4+tuned fp+emb=int8 fp+emb=binary fp+emb=int8+rescore=4 fp+dim=64
+    W4+emb=int8 fp+emb=int8+dim=64 fp+index=HNSW32 fp+index=IVF64,PQ16 fp+index=SQ8 fp+index=PQ16+rescore=2
+    fp+emb=int8+index=HNSW32 W4+index=HNSW32 W4+emb=int8+index=IVF64,Flat+search=nprobe=8 fp+index=usearch
+    fp+index=lancedb
+"""
 
 
-@pytest.mark.parametrize("scheme", SPECS)
+@pytest.mark.parametrize("scheme", SPECS.split())
 @pytest.mark.parametrize("more", ["codes", "index"])
 def test_every_command_that_a_verdict_advises_passes_that_commands_own_checks(scheme: str, more: str) -> None:
     record = record_of(**LOST) | {"spec": f"minilm@{scheme}"}
@@ -195,8 +184,6 @@ def test_advice_makes_what_was_measured() -> None:
 def test_a_verdict_of_nothing_is_one() -> None:
     assert verdict({"data": {}, "metrics": {}}).word == "no answers"
     assert set(TONES.values()) == {"good", "warn", "bad", "plain"}
-    with pytest.raises(QuantDriftError):
-        check_plain(parse_scheme("fp+emb=int8"))
 
 
 def test_a_page_gives_every_word_its_tone() -> None:

@@ -46,14 +46,8 @@ def test_each_size_is_a_cell_and_the_noise_floor_is_of_the_largest(tmp_path: Pat
         "data: [{folder: ./fiqa, sizes: [250, 1000, all]}, {task: T, name: x, sizes: [9, 10]}, Whole]\n"
     )
     cells = cells_of(read_study(tmp_path / "study.yaml"))
-    assert [cell.name.split("_on_")[1] for cell in cells] == [
-        "fiqa-250",
-        "fiqa-1000",
-        "fiqa-all",
-        "x-9",
-        "x-10",
-        "Whole",
-    ]
+    names = ["fiqa-250", "fiqa-1000", "fiqa-all", "x-9", "x-10", "Whole"]
+    assert [cell.name.split("_on_")[1] for cell in cells] == names
     assert [cell.settings.noise_floor for cell in cells] == [False, False, True, False, True, True]
     assert {cell.data.corpus for cell in cells} == {"fiqa", "x", "Whole"}
     assert len({cell.data.whole for cell in cells}) == 3  # each corpus is read once
