@@ -1,16 +1,12 @@
 """What holds the shape of the code: lines of packages against a budget, and planted import circles."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.places import ROOT, module_at
 
-
-@pytest.fixture(scope="module")
-def size() -> Any:
-    return module_at(ROOT / "tests" / "size" / "size.py")
+SIZE = module_at(ROOT / "tests" / "size" / "size.py")
 
 
 SOURCE = '''"""A module.
@@ -30,39 +26,37 @@ def name() -> str:
 '''
 
 
-def test_lines_are_of_four_kinds(size: Any) -> None:
-    counts = size.lines_of(SOURCE)
+def test_lines_are_of_four_kinds() -> None:
+    counts = SIZE.lines_of(SOURCE)
     assert counts == {"files": 1, "docstring": 5, "blank": 4, "comment": 1, "code": 4}
 
 
-def test_a_feature_is_a_package_of_its_own(size: Any, tmp_path: Path) -> None:
+def test_a_feature_is_a_package_of_its_own(tmp_path: Path) -> None:
     files = {"quantdrift/features/toy/command.py": 3, "quantdrift/cli/run.py": 2, "tests/unit/x.py": 7}
     for name, lines in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x = 1\n" * lines)
     (tmp_path / "tests/golden/expected").mkdir(parents=True)
     (tmp_path / "tests/golden/expected/run.json").write_text("{\n\n}\n")
-    assert size.golden(tmp_path) == 3
-    sums = size.sums(size.measured(tmp_path))
+    assert SIZE.golden(tmp_path) == 3
+    sums = SIZE.sums(SIZE.measured(tmp_path))
     assert sums == {
         "quantdrift/features/toy": 3, "quantdrift/cli": 2, "tests/unit": 7, "quantdrift/": 5, "product": 5, "tests": 7,
     }  # fmt: skip
     budget = {"feature": 3, "quantdrift/cli": 1, "product": 5, "quantdrift/": 5}
-    (line,) = size.over(sums, budget)
+    (line,) = SIZE.over(sums, budget)
     assert line.startswith("quantdrift/cli: 2 lines, 1 more than its budget of 1.")
     assert "docs/adr" in line
-    assert size.over({**sums, "quantdrift/new": 1}, {**budget, "quantdrift/cli": 2}) == [
+    assert SIZE.over({**sums, "quantdrift/new": 1}, {**budget, "quantdrift/cli": 2}) == [
         "quantdrift/new has no budget: give it one in tests/size/budget.toml (1 lines now)"
     ]
-    assert size.over(sums, {**budget, "feature": 2, "quantdrift/cli": 2})[0].startswith("quantdrift/features/toy: 3")
+    assert SIZE.over(sums, {**budget, "feature": 2, "quantdrift/cli": 2})[0].startswith("quantdrift/features/toy: 3")
 
 
 # --- import circles ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def counter() -> Any:
-    return module_at(ROOT / "tests" / "size" / "circles.py")
+COUNTER = module_at(ROOT / "tests" / "size" / "circles.py")
 
 
 FILES = {
@@ -87,19 +81,19 @@ FILES = {
          {"c/d.py", "c/__init__.py"}),
     ],
 )  # fmt: skip
-def test_a_planted_circle_is_named(counter: Any, tmp_path: Path, planted: dict[str, str], circle: set[str]) -> None:
+def test_a_planted_circle_is_named(tmp_path: Path, planted: dict[str, str], circle: set[str]) -> None:
     for name, text in {**FILES, **planted}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    found = counter.circles(tmp_path)
+    found = COUNTER.circles(tmp_path)
     assert [{str(path) for path in one} for one in found] == [{f"quantdrift/{name}" for name in circle}] * bool(circle)
 
 
-def test_two_circles_are_two(counter: Any, tmp_path: Path) -> None:
+def test_two_circles_are_two(tmp_path: Path) -> None:
     (tmp_path / "tasks").mkdir()
     for one, other in ("ab", "ba", "cd", "dc", "ea"):
         (tmp_path / "tasks" / f"{one}.py").write_text(f"import {other}\n")
-    assert sorted(sorted(map(str, one)) for one in counter.circles(tmp_path)) == [
+    assert sorted(sorted(map(str, one)) for one in COUNTER.circles(tmp_path)) == [
         ["tasks/a.py", "tasks/b.py"],
         ["tasks/c.py", "tasks/d.py"],
     ]

@@ -33,11 +33,10 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     return Registry(GROUP, package="quantdrift.finished.formats", attribute="NONE", kind=str)
 
 
-ALL_BUT_STOPS = [name for name in WAYS if name != "stops"]
-
-
-@pytest.mark.parametrize("made", [ALL_BUT_STOPS], indirect=True)
-def test_whatever_another_package_does_on_import_is_told_and_the_rest_goes_on(made: Registry[str]) -> None:
+@pytest.mark.parametrize("made", [[name for name in WAYS if name != "stops"]], indirect=True)
+def test_whatever_another_package_does_on_import_is_told_and_the_rest_is_known_by_its_package(
+    made: Registry[str],
+) -> None:
     assert dict(made) == {"fine": "fine"}
     assert {name: reason.partition(":")[0] for name, reason in made.broken.items()} == {
         "exits": "SystemExit",
@@ -45,6 +44,8 @@ def test_whatever_another_package_does_on_import_is_told_and_the_rest_goes_on(ma
         "missing": "ModuleNotFoundError",
     }
     assert made.broken["exits"] == "SystemExit: 7"
+    assert made.versions(*made.values()) == {"of-fine": "2.5"}
+    assert made.versions() == made.versions("of another registry") == {}
 
 
 @pytest.mark.parametrize("made", [["fine"]], indirect=True)
@@ -58,12 +59,6 @@ def test_of_two_packages_with_one_name_neither_is_taken(made: Registry[str], tmp
 def test_ctrl_c_passes(made: Registry[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         len(made)
-
-
-@pytest.mark.parametrize("made", [ALL_BUT_STOPS], indirect=True)
-def test_an_entry_is_known_by_its_package_whatever_it_declares(made: Registry[str]) -> None:
-    assert made.versions(*made.values()) == {"of-fine": "2.5"}
-    assert made.versions() == made.versions("of another registry") == {}
 
 
 @pytest.mark.parametrize("made", [["fine"]], indirect=True)

@@ -121,15 +121,6 @@ def test_weights_that_are_not_finite_are_refused(name: str, wrong: float) -> Non
         made(name, weight)
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_codes_fit_the_bits(name: str) -> None:
-    quantized = made(name, torch.randn(32, 128, generator=torch.Generator().manual_seed(0)))
-    assert quantized.codes.dtype == torch.int8
-    half = 2 ** (quantized.bits - 1)
-    assert -half <= int(quantized.codes.min())
-    assert int(quantized.codes.max()) < half
-
-
 BITS = {
     "W8-fp8": 8 + 16 / 256,
     "W8-fp8_tensor": 8 + 16 / (256 * 64),

@@ -89,11 +89,6 @@ def test_what_it_answers_is_what_is_measured(world, there):
     assert (asked(world, there(held) + ",limit=3").candidate_top()[0][:, 3:] == -1).all()
 
 
-def test_distances_of_vectors_of_length_one_become_cosines(world, there):
-    state = asked(world, there(Held(world[1], metric="euclidean")))
-    assert max(float(state.delta_max.abs().max()), float(state.delta_min.abs().max())) < 1e-5
-
-
 def test_what_it_lacks_and_what_is_strange_is_told_and_left_out(world, there):
     few = Held(np.concatenate([world[1][10:], world[0][:10]]), ids=[*IDS[10:], *(f"new-{n}" for n in range(10))])
     state = asked(world, there(few))
