@@ -1,5 +1,7 @@
 """Which method a scheme gets, from which library, and what is refused before anything is loaded."""
 
+from functools import partial
+
 import pytest
 
 from quantdrift.base import extras
@@ -58,9 +60,11 @@ def test_a_scheme_gives_the_method_its_settings(installed: set[str], scheme: str
 )
 def test_a_missing_library_names_its_extra(installed: set[str], scheme: str, package: str, extra: str) -> None:
     installed.clear()
-    with pytest.raises(MissingExtraError) as caught:  # before anything is loaded
-        check_pair(parse(f"minilm@{scheme}"), DATASET)
-    assert (caught.value.package, caught.value.extra) == (package, extra)
+    early = partial(check_pair, parse(f"minilm@{scheme}"), DATASET)  # before anything is loaded
+    for refuse in (early, partial(method_of, scheme)):
+        with pytest.raises(MissingExtraError) as caught:
+            refuse()
+        assert (caught.value.package, caught.value.extra) == (package, extra)
 
 
 @pytest.mark.parametrize("backend", ["auto-gptq", "optimum"])

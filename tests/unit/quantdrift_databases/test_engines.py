@@ -258,6 +258,7 @@ def toy(monkeypatch):
         (lambda self, ids, scores, all_: (-ids - 1, scores), "none of its 600 documents"),
         (lambda self, ids, scores, all_: (ids * 0, scores), "a document twice"),
         (lambda self, ids, scores, all_: (ids, scores[1:]), "were asked for"),
+        (lambda self, ids, scores, all_: (list(map(str, ids)), scores), "no number"),
         (lambda self, ids, scores, all_: (ids, scores * np.nan), "no finite number"),
     ],
 )
