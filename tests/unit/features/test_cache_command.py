@@ -19,6 +19,7 @@ from quantdrift.models.server import identify
 from quantdrift.models.store import EmbeddingStore, key_of
 from quantdrift.spec.grammar import Endpoint
 from support.command_line import cli
+from support.packaged_model import in_parts
 
 
 @pytest.fixture
@@ -39,6 +40,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     KeptShards(root / "shards", key=key_of(kind=5)).write(shard, b"two names and a state")
     on_server = Endpoint(url="http://localhost/v1", model="m")
     identify(lambda texts: np.ones((len(texts), 4), dtype=np.float32), on_server, root)
+    monkeypatch.syspath_prepend(tmp_path)
+    in_parts(tmp_path, {"config.json": b"{}", "model.safetensors": b"weights"}).unpacked()
     (root / "mine.txt").write_text("not of quantdrift")
     return root
 
@@ -56,10 +59,11 @@ def test_every_kind_is_counted_and_cleared(kept: Path) -> None:
         f"1 linear probes, 0.0 MB in {kept / 'probes'}",
         f"1 parts of runs that were interrupted, 0.0 MB in {kept / 'shards'}",
         f"1 models seen on servers, 0.0 MB in {kept / 'servers'}",
+        f"1 models unpacked from packages, 0.0 MB in {kept / 'models'}",
     ]
     assert lines_of("--clear") == [f"deleted {line}" for line in shown]
     assert [path.name for path in kept.iterdir()] == ["mine.txt"]
-    assert [line.split()[0] for line in lines_of()] == ["0"] * 6
+    assert [line.split()[0] for line in lines_of()] == ["0"] * 7
 
 
 def test_a_cache_that_is_off_holds_nothing_and_clears_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from quantdrift.base.errors import UnknownNameError, UnsupportedError
-from quantdrift.models.files import named as module
+from quantdrift.base.errors import RunError, UnknownNameError, UnsupportedError
 from quantdrift.models.files.kinds import check_kind, is_cross_encoder, kind_of
-from quantdrift.models.files.named import ALIASES, EMBEDDED, ModelSource, is_open_clip, resolve
+from quantdrift.models.files.named import ALIASES, ModelSource, is_open_clip, resolve
+from quantdrift.models.files.packaged import PACKAGED, PackagedModel
 from quantdrift.models.vetting import refuse_unsaid_pooling
+from support.packaged_model import in_parts
 
 
 @pytest.fixture(autouse=True)
@@ -23,18 +24,19 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_alias_is_a_hub_id() -> None:
-    for alias in set(ALIASES) - set(EMBEDDED):
+    for alias in set(ALIASES) - set(PACKAGED):
         for name in (alias, alias.upper()):
             source = resolve(name)
             assert (source.kind, source.location, source.name) == ("hub", ALIASES[alias], name)
 
 
 def test_minilm_comes_from_its_package_without_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "EMBEDDED", {"minilm": ("a_model_package", "model")})
+    package = PackagedModel(packages=["a_model_package"], within=["model"], install="a-model-package")
+    monkeypatch.setitem(PACKAGED, "minilm", package)
     monkeypatch.syspath_prepend(tmp_path)
     assert resolve("minilm").kind == "hub"  # the package is not installed
-    assert 'pip install "quantdrift[demo]"' in resolve("minilm").otherwise
-    assert "try again" in resolve("mpnet").otherwise
+    assert "a-model-package brings it" in resolve("minilm").otherwise
+    assert "try again" in resolve("bge-m3").otherwise
     where = tmp_path / "a_model_package" / "model"
     where.mkdir(parents=True)
     (where.parent / "__init__.py").touch()
@@ -44,6 +46,38 @@ def test_minilm_comes_from_its_package_without_a_hub(tmp_path: Path, monkeypatch
         assert (source.kind, source.location) == ("embedded", str(where))
         assert (source.canonical, source.otherwise) == ("sentence-transformers/all-MiniLM-L6-v2", "")
     assert "under the name 'minilm'" in resolve("sentence-transformers/all-MiniLM-L6-v2").otherwise
+
+
+def test_a_model_in_parts_is_unpacked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path)
+    files = {"config.json": b"{}", "1_Pooling/config.json": b"[1]", "model.safetensors": bytes(range(256)) * 40}
+    monkeypatch.setitem(PACKAGED, "mpnet", in_parts(tmp_path, files))
+    source = resolve("mpnet")
+    folder = Path(source.location)
+    assert (source.kind, source.canonical) == ("embedded", "sentence-transformers/all-mpnet-base-v2")
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert found == files
+    assert resolve("mpnet") == source
+    assert capsys.readouterr().err.count("unpacking") == 1
+    (folder / "model.safetensors").write_bytes(b"cut short")
+    resolve("mpnet")
+    assert (folder / "model.safetensors").read_bytes() == files["model.safetensors"]
+    monkeypatch.setenv("QUANTDRIFT_CACHE", "off")
+    assert resolve("mpnet").kind == "hub"
+
+
+def test_parts_of_another_model_are_refused_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path)
+    model = in_parts(tmp_path, {"model.safetensors": b"weights"})
+    monkeypatch.setitem(PACKAGED, "mpnet", model)
+    model.places[1].write_bytes(b"of something else")
+    with pytest.raises(RunError, match="expected sha256"):
+        resolve("mpnet")
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("file", ["config.json", "modules.json"])
