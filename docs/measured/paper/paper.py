@@ -172,7 +172,8 @@ def made() -> dict[Path, str]:
     first = (
         f"**{counts['reversed']} of {could} comparisons are reversed**, of those that could have come out either way; "
         f"{counts['shown']} are shown in the paper's order, and {counts['not shown']} are not shown. Of all "
-        f"{len(rows)}, {counts['tie']} are ties, {counts['cannot fail']} cannot fail and {counts['not measured']} were not measured."
+        f"{len(rows)}, {counts['tie']} are ties, {counts['cannot fail']} cannot fail and {counts['not measured']} were "
+        "not measured."
     )
     table = [shown(row, offline.get((row["suite"], row["here"])), word) for row, word in zip(rows, words, strict=True)]
     page = TEMPLATE.read_text(encoding="utf-8")
