@@ -29,32 +29,49 @@ def test_the_page_is_what_its_command_gives(paper: Any) -> None:
     assert {(row["suite"], row["here"]) for row in paper.rows_in(paper.OFFLINE)} <= asked
 
 
+def test_one_rule_judges(paper: Any) -> None:
+    def one(theirs: float, ours: float, low: float, high: float, certain: str = "") -> Any:
+        return {"certain": certain}, paper.Compared(paper=theirs, ours=ours, low=low, high=high)
+
+    nan = float("nan")
+    rows = [
+        one(-2, -1, -1.2, -0.8),
+        one(-2, 1, 0.8, 1.2),
+        one(3, 0.1, -0.1, 0.3),
+        one(-2, -1, nan, nan),
+        one(3, 0, 0, 0),
+        one(-2, -1, -1.2, -0.8, certain="a quantile"),
+        ({"certain": ""}, None),
+    ]
+    words = ["shown", "reversed", "not shown", "not shown", "tie", "cannot fail", "not measured"]
+    assert paper.judged(rows) == words
+    barely = one(-2, -1, -1.9, -0.1)  # p 0.03: shown alone, and not among three
+    assert paper.judged([barely]) == ["shown"]
+    assert paper.judged([barely] * 3) == ["not shown"] * 3
+    assert paper.judged([barely, rows[4], rows[5], rows[6]])[0] == "shown"  # what could not fail is not counted
+
+
+def test_the_p_of_an_interval_that_ends_at_0_is_five_percent(paper: Any) -> None:
+    for ours, low, high in ((1, 0, 3), (-1, -3, 0)):
+        assert paper.Compared(paper=1, ours=ours, low=low, high=high).p == pytest.approx(0.05)
+    z_of_three = paper.Compared(paper=1, ours=3, low=3 - 1.959964, high=9).p
+    assert z_of_three == pytest.approx(2 * stats.norm.sf(3), rel=1e-5)
+
+
 @pytest.mark.parametrize(
-    ("compared", "word"),
+    ("words", "table"),
     [
-        ([(-2.0, -1.0, -1.5, -0.5), (3.0, 0.1, 0.01, 0.2)], "order"),
-        ([(-2.0, -1.0, -1.5, -0.5), None], "order"),
-        ([(-2.0, -1.0, -1.5, -0.5), (3.0, 0.1, -0.1, 0.3)], "direction"),
-        ([(-2.0, -1.0, -2.0, 0.0)], "direction"),
-        ([(-2.0, -1.0, -1.5, -0.5), (3.0, -0.1, -0.4, 0.2)], "no"),
-        ([(3.0, 0.0, -0.1, 0.1)], "no"),
-        ([None, None], "not measured"),
+        (["shown", "cannot fail", "not measured"], "shown"),
+        (["shown", "tie"], "not shown"),
+        (["shown", "reversed", "not shown"], "reversed"),
+        (["tie", "tie"], "tie"),
+        (["cannot fail", "not measured"], "cannot fail"),
+        (["not measured"], "not measured"),
         ([], "not measured"),
     ],
 )
-def test_one_rule_judges(paper: Any, compared: list[Any], word: str) -> None:
-    assert paper.agrees(compared) == word
-
-
-def test_what_cannot_fail_is_no_agreement(paper: Any) -> None:
-    sure, open_one = {"certain": "a quantile"}, {"certain": ""}
-    shown, turned = (-2.0, -1.0, -1.5, -0.5), (-2.0, 1.0, 0.5, 1.5)
-    assert paper.words_of([(sure, shown)]) == "cannot fail"
-    assert paper.words_of([(sure, None)]) == "not measured"
-    assert paper.words_of([(sure, shown), (open_one, turned)]) == "no"
-    assert paper.words_of([(sure, shown), (open_one, shown)]) == "order"
-    words = {row["comparison"]: row["agrees"] for row in paper.rows_in(paper.TABLE)}
-    assert sum(word == "cannot fail" for word in words.values()) == 2
+def test_a_table_comes_to_one_word(paper: Any, words: list[str], table: str) -> None:
+    assert paper.word_of_table(words) == table
 
 
 def test_figures_of_the_paper_that_disagree_are_no_comparison(paper: Any) -> None:

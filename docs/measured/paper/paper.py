@@ -2,45 +2,90 @@
 
 comparisons.csv holds what the paper compares: two quantities, its figures for them (rows or models that say the same
 are several pairs), and what takes their place in the offline variant of a suite. measure.py writes offline.csv, what
-came out there. Whether both agree is decided here, by one rule; a comparison that could not fail, whatever the models,
-says why under `certain`, and is no agreement.
+came out there. What each comparison came to is decided here, by one rule; one that could not fail, whatever the models,
+says why under `certain`, and is not counted.
 """
 
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from math import isnan
 from pathlib import Path
+from statistics import NormalDist
+from textwrap import wrap
+
+from quantdrift.statistics.verdicts import holm
 
 HERE = Path(__file__).parent
 COMPARISONS, OFFLINE, TEMPLATE = (HERE / name for name in ("comparisons.csv", "offline.csv", "page.template"))
 PAGE, TABLE = HERE.parent / "paper.md", HERE.parent / "tables" / "paper.csv"
-WORDS = ("order", "direction", "no", "cannot fail", "not measured")
+WORDS = ("shown", "not shown", "tie", "reversed", "cannot fail", "not measured")
+ALPHA = 0.05
+_NORMAL = NormalDist()
 Row = Mapping[str, str]
 
 
-def agrees(compared: Sequence[tuple[float, float, float, float] | None]) -> str:
-    """Say in one word whether comparisons of the paper came out here.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A comparison that was measured: the paper's difference, ours, and the ends of our 95 % interval.
 
-    Each is the paper's difference, ours, and the ends of our interval; None if it was not measured. "order" if all
-    that were measured have the paper's sign and an interval without 0; "direction" if all have its sign, also without
-    an interval; "no" if one
-    has not, also where there is no difference; "not measured" if none was measured.
+    Attributes:
+        paper: the paper's difference.
+        ours: ours.
+        low: lower end of its interval; NaN where there is none.
+        high: its upper end.
     """
-    measured = [one for one in compared if one is not None]
-    if not measured:
+
+    paper: float
+    ours: float
+    low: float
+    high: float
+
+    @property
+    def tie(self) -> bool:
+        """Whether both quantities are equal whatever the inputs: both are of the same layers."""
+        return self.ours == self.low == self.high == 0
+
+    @property
+    def p(self) -> float:
+        """Two-sided p of no difference, from the end of the interval that is nearer to 0; 1 where there is none.
+
+        Below 0.05 where the interval leaves 0 out. Beyond that, its tail is taken for that of a normal distribution.
+        """
+        error = (self.ours - (self.low if self.ours > 0 else self.high)) / _NORMAL.inv_cdf(0.975)
+        return 1.0 if isnan(error) or not error else 2 * _NORMAL.cdf(-abs(self.ours / error))
+
+
+def word_of(one: Compared | None, p: float | None, *, certain: str = "") -> str:
+    """Say in one of the words what a comparison came to, by its p among all of the page (Holm)."""
+    if one is None:
         return "not measured"
-    if not all(paper * ours > 0 for paper, ours, _, _ in measured):
-        return "no"
-    return "order" if all(low > 0 or high < 0 for _, _, low, high in measured) else "direction"
+    if certain:
+        return "cannot fail"
+    if one.tie:
+        return "tie"
+    if p is None or p >= ALPHA:
+        return "not shown"
+    return "shown" if one.paper * one.ours > 0 else "reversed"
 
 
-def words_of(group: Sequence[tuple[Row, tuple[float, float, float, float] | None]]) -> str:
-    """Say in one word what some comparisons came to; those that cannot fail count where there is no other."""
-    open_ones = [one for row, one in group if not row["certain"]]
-    return agrees(open_ones) if open_ones or all(one is None for _, one in group) else "cannot fail"
+def word_of_table(words: Sequence[str]) -> str:
+    """Say in one word what a table came to: reversed if a comparison is, shown if all are that could fail."""
+    if "reversed" in words:
+        return "reversed"
+    told = {word for word in words if word not in {"cannot fail", "not measured"}}
+    if len(told) > 1:
+        return "not shown"
+    return next(iter(told), "cannot fail" if "cannot fail" in words else "not measured")
+
+
+def judged(rows: Sequence[tuple[Row, Compared | None]]) -> list[str]:
+    """Say what each comparison came to; those that could have come out either way share one error (Holm)."""
+    p_values = holm([one.p if one and not (row["certain"] or one.tie) else None for row, one in rows])
+    return [word_of(one, p, certain=row["certain"]) for (row, one), p in zip(rows, p_values, strict=True)]
 
 
 def rows_in(place: Path) -> list[dict[str, str]]:
@@ -66,14 +111,14 @@ def pairs_of(row: Row) -> list[tuple[float, float]]:
     return pairs
 
 
-def compared(row: Row, offline: Mapping[tuple[str, str], Row]) -> tuple[float, float, float, float] | None:
-    """A comparison as the rule takes it."""
+def compared(row: Row, offline: Mapping[tuple[str, str], Row]) -> Compared | None:
+    """A comparison as the rule takes it; None if it was not measured."""
     first, second = pairs_of(row)[0]
     found = offline.get((row["suite"], row["here"]))
     if found is None:
         return None
     ours, low, high = (float(found[k]) for k in ("difference", "low", "high"))
-    return None if isnan(ours) else (first - second, ours, low, high)
+    return None if isnan(ours) else Compared(paper=first - second, ours=ours, low=low, high=high)
 
 
 def shown(row: Row, found: Row | None, word: str) -> dict[str, str]:
@@ -99,39 +144,40 @@ def shown(row: Row, found: Row | None, word: str) -> dict[str, str]:
         "here",
         "difference here (95 % interval)",
         "n",
-        "agrees",
+        "came out",
     )
     suite = row["suite"] if row["here"] else ""
     return dict(zip(keys, (row["part"], row["table"], what, suite, paper, here, difference, n, word), strict=True))
 
 
-def summary(rows: Iterable[tuple[Row, tuple[float, float, float, float] | None]]) -> str:
+def summary(rows: Sequence[Row], words: Sequence[str]) -> str:
     """The page's table: a word for every table of the paper, and how many of its comparisons have which."""
-    lines = [f"| table | suite | agrees | {' | '.join(WORDS)} |", "|---" * (3 + len(WORDS)) + "|"]
-    for (_, table), members in groupby(rows, lambda item: (item[0]["part"], item[0]["table"])):
+    lines = [f"| table | suite | came out | {' | '.join(WORDS)} |", "|---" * (3 + len(WORDS)) + "|"]
+    for (_, table), members in groupby(zip(rows, words, strict=True), lambda item: (item[0]["part"], item[0]["table"])):
         group = list(members)
-        counts = Counter(words_of([one]) for one in group)
-        suites = ", ".join(dict.fromkeys(row["suite"] for row, one in group if row["here"])) or "none"
+        counts = Counter(word for _, word in group)
+        suites = ", ".join(dict.fromkeys(row["suite"] for row, _ in group if row["here"])) or "none"
         figures = " | ".join(str(counts[word] or "") for word in WORDS)
-        lines.append(f"| {table} | {suites} | **{words_of(group)}** | {figures} |")
+        lines.append(f"| {table} | {suites} | **{word_of_table([word for _, word in group])}** | {figures} |")
     return "\n".join(lines)
 
 
 def made() -> dict[Path, str]:
     """The page and its table, as they should be."""
     offline = {(row["suite"], row["here"]): row for row in rows_in(OFFLINE)}
-    rows = [(row, compared(row, offline)) for row in rows_in(COMPARISONS)]
-    words = Counter(words_of([each]) for each in rows)
-    counts = ", ".join(f"**{word}** {words[word]}" for word in WORDS)
-    no = [one for row, one in rows if one is not None and words_of([(row, one)]) == "no"]
-    turned = sum(ours * paper < 0 and (low > 0 or high < 0) for paper, ours, low, high in no)
-    same = sum(low == high == 0 for _, _, low, high in no)
-    counts += (
-        f".\nOf the {len(no)} that are no, {turned} are shown the other way round, {same} have no difference at all"
+    rows = rows_in(COMPARISONS)
+    words = judged([(row, compared(row, offline)) for row in rows])
+    counts = Counter(words)
+    could = sum(counts[word] for word in ("shown", "not shown", "reversed"))
+    first = (
+        f"**{counts['reversed']} of {could} comparisons are reversed**, of those that could have come out either way; "
+        f"{counts['shown']} are shown in the paper's order, and {counts['not shown']} are not shown. Of all "
+        f"{len(rows)}, {counts['tie']} are ties, {counts['cannot fail']} cannot fail and {counts['not measured']} were "
+        "not measured."
     )
-    table = [shown(row, offline.get((row["suite"], row["here"])), words_of([(row, one)])) for row, one in rows]
+    table = [shown(row, offline.get((row["suite"], row["here"])), word) for row, word in zip(rows, words, strict=True)]
     page = TEMPLATE.read_text(encoding="utf-8")
-    page = page.replace("{counts}", f"{len(rows)} comparisons: {counts}").replace("{summary}", summary(rows))
+    page = page.replace("{counts}", "\n".join(wrap(first, 118))).replace("{summary}", summary(rows, words))
     return {PAGE: page, TABLE: written(table)}
 
 
