@@ -28,13 +28,7 @@ if TYPE_CHECKING:
 
 
 def measured(
-    pair: Spec | Versus,
-    options: MeasuringAny,
-    *,
-    data: Path | None,
-    task: str | None,
-    servers: Servers | None = None,
-    limit: int | None = None,
+    pair: Spec | Versus, options: MeasuringAny, *, servers: Servers | None = None, limit: int | None = None
 ) -> Run:
     """Measure a pair on data, or on their first `limit` inputs, and write the run folder."""
     from quantdrift.data.labelled import limited, searched
@@ -42,14 +36,10 @@ def measured(
 
     if options.top is not None and options.shortlist is None:
         raise UnsupportedError("--top is the length of a shortlist; expected --shortlist RUN with it")
-    dataset: Dataset
-    shortlist, ending = None, ""
+    dataset, shortlist, ending = options.dataset, None, ""
     if options.shortlist is not None:
-        dataset = searched(options.any_data(data, task))
-        shortlist = read_shortlist(options.shortlist, dataset, top=options.top or FIRST)
+        shortlist = read_shortlist(options.shortlist, searched(dataset), top=options.top or FIRST)
         ending = f"_top{shortlist.top}"
-    else:
-        dataset = options.any_data(data, task)
     if limit is not None:
         if shortlist is not None:
             raise UnsupportedError("--limit does not go with --shortlist; leave it out")

@@ -224,7 +224,7 @@ def _measured(options: Running, *, again: bool) -> Output:
     if options.limit is not None:
         data = [entry.model_copy(update={"limit": options.limit}) for entry in study.data]
         study, name = study.model_copy(update={"data": data}), f"{name}_first{options.limit}"
-    return measured(study, options.out or RUNS / name, options, again=again)
+    return measured(study, options.out or RUNS / name, options, again=again, **options.streaming)
 
 
 def _asked_for(options: Running) -> tuple[Study, str]:

@@ -21,7 +21,9 @@ from quantdrift.study.plan import Cell, CellSettings, DataEntry, ModelEntry, Stu
 from quantdrift.study.sources import Data, fingerprint_of
 
 
-def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, kind: StudyKind = "grid") -> Output:
+def measured(
+    study: Study, out: Path, options: OnCells, *, again: bool = False, kind: StudyKind = "grid", **streaming: Any
+) -> Output:
     """Measure the open cells of a study in its folder, and return a summary.
 
     Args:
@@ -30,6 +32,7 @@ def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, 
         options: those of the command.
         again: whether to try failed cells again.
         kind: the command that reads the results.
+        streaming: for data in shards, arguments of `open_streamed`.
     """
     cells = cells_of(study)
     check_folder(out)
@@ -68,7 +71,7 @@ def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, 
             announce=(lambda _: None) if options.quiet else announcer(len(to_do)),
             failed=lambda cell, why: note(f"failed: {cell.name}: {why.reason}"),
             device=options.device,
-            streaming=options.streaming,
+            streaming=streaming,
         )
     except KeyboardInterrupt:
         raise Interrupted(f"finished cells are in {out}; the same command goes on from there") from None
