@@ -45,7 +45,7 @@ def measured(
         except (QuantDriftError, OSError) as error:
             fingerprints.append(None)
             problems[cell.name] = error_line(error)
-    folder = plan_into(out, cells, fingerprints, study.capture, kind=kind, shows=study.shows)
+    folder = plan_into(out, cells, fingerprints, capture=study.capture, kind=kind, shows=tuple(study.shows))
     states = {cell.name: folder.state(cell) for cell in folder.cells}
     finished = {"done"} if again else {"done", "failed"}
     to_do = [cell for cell in folder.cells if states[cell.name] not in finished]

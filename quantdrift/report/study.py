@@ -38,7 +38,6 @@ class _Seen:
     """A finished run with its tone and its section."""
 
     result: Result
-    run: Run
     tone: Tone
     part: Section
 
@@ -137,7 +136,7 @@ def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts)
         about=[judged.sentence],
         grids=[Grid(head=["metric", "value (95 % interval)", "inputs"], rows=metrics), worst],
     )
-    return _Seen(result=result, run=run, tone=judged.tone, part=part)
+    return _Seen(result=result, tone=judged.tone, part=part)
 
 
 # --- the first screen -----------------------------------------------------------------------------

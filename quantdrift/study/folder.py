@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -30,7 +30,14 @@ STUDY, CELLS, FAILED, RUNNING = "study.json", "cells", "failed", ".running"
 
 
 class StudyRecord(Record):
-    """study.json."""
+    """study.json.
+
+    Attributes:
+        cells: the cells of the study.
+        capture: the grid of a capture study.
+        kind: the reading of its results.
+        shows: tables of the paper that it measures.
+    """
 
     FORMAT, VERSION = "quantdrift-study", 1
     WHAT, MAKE = "the record of a study", "quantdrift study run study.yaml"
@@ -61,17 +68,16 @@ class StudyFolder:
 
     Attributes:
         path: path of the folder.
-        cells: the cells of the study.
-        capture: the grid of a capture study.
-        kind: the reading of its results.
-        shows: tables of the paper that it measures.
+        record: its study.json.
     """
 
     path: Path
-    cells: tuple[Cell, ...]
-    capture: CaptureGrid | None = None
-    kind: StudyKind = "grid"
-    shows: tuple[str, ...] = ()
+    record: StudyRecord
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells of the study."""
+        return self.record.cells
 
     def place(self, name: str) -> Path:
         """Return the run folder of a cell."""
@@ -155,20 +161,11 @@ def open_study(path: Path) -> StudyFolder:
         StudyError: there is none, or it is damaged.
     """
     folder = path.parent if path.name == STUDY else path
-    record = StudyRecord.read(folder / STUDY)
-    return StudyFolder(path=folder, cells=record.cells, capture=record.capture, kind=record.kind, shows=record.shows)
+    return StudyFolder(path=folder, record=StudyRecord.read(folder / STUDY))
 
 
-def plan_into(
-    path: Path,
-    cells: Sequence[Cell],
-    fingerprints: Sequence[str | None],
-    capture: CaptureGrid | None = None,
-    *,
-    kind: StudyKind = "grid",
-    shows: Sequence[str] = (),
-) -> StudyFolder:
-    """Write the cells of a study into its folder; finished runs stay.
+def plan_into(path: Path, cells: Sequence[Cell], fingerprints: Sequence[str | None], **more: Any) -> StudyFolder:
+    """Write the cells of a study into its folder, with `more` fields of its record; finished runs stay.
 
     Raises:
         StudyError: the folder holds something else.
@@ -178,13 +175,13 @@ def plan_into(
     planned = tuple(
         cell.model_copy(update={"fingerprint": mark}) for cell, mark in zip(cells, fingerprints, strict=True)
     )
-    record = StudyRecord(cells=planned, capture=capture, kind=kind, shows=tuple(shows))
+    record = StudyRecord(cells=planned, **more)
     if not (path / CELLS).is_dir():  # beside cells a damaged record may be replaced
         record.check_place(path / STUDY)
     write_text(path / STUDY, record.text(), what="the record of the study")
     for folder in (path, path / CELLS, path / FAILED, path / RUNNING):
         clear_dead(folder)
-    return StudyFolder(path=path, cells=planned, capture=capture, kind=kind, shows=record.shows)
+    return StudyFolder(path=path, record=record)
 
 
 def check_folder(path: Path) -> None:

@@ -131,14 +131,12 @@ class Sized:
         model: the model's name in the study.
         scheme: the candidate's canonical scheme.
         corpus: the corpus' name in the study, without a size.
-        large: the run on the largest part.
         effect: the comparison of both, query by query.
     """
 
     model: str
     scheme: str
     corpus: str
-    large: Run
     effect: SizeEffect
 
 
@@ -154,7 +152,7 @@ def sized_of(cells: Iterable[tuple[Cell, Run | None]]) -> list[Sized]:
         if len(runs) > 1:
             small, *_, large = sorted(runs, key=lambda run: int(run.record["data"]["corpus_size"]["n"]))
             effect = compare_sizes(small.evidence(), large.evidence())
-            compared.append(Sized(model=model, scheme=scheme, corpus=corpus, large=large, effect=effect))
+            compared.append(Sized(model=model, scheme=scheme, corpus=corpus, effect=effect))
     return compared
 
 
