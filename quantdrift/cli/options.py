@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
@@ -408,13 +408,9 @@ def prints(*formats: str) -> Callable[[Callable[..., Output | None]], Callable[.
 
 
 def _parameters(options: type[Any]) -> list[inspect.Parameter]:
-    hints, defaults = get_type_hints(options), {field.name: field.default for field in fields(options)}
     bases = sorted(options.__mro__, key=lambda base: base not in {OnData, OnCorpus})
-    order = dict.fromkeys(name for base in bases for name in inspect.get_annotations(base))
-    return [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hints[name])
-        for name in order
-    ]
+    order = [*dict.fromkeys(name for base in bases for name in inspect.get_annotations(base))]
+    return sorted(inspect.signature(options).parameters.values(), key=lambda parameter: order.index(parameter.name))
 
 
 def given(context: typer.Context, name: str) -> bool:

@@ -108,11 +108,7 @@ def announcer(n_cells: int) -> Callable[[Cell], None]:
     return announce
 
 
-_WORK = (
-    Column("model", "model", kind="words"),
-    Column("data", "data", kind="words"),
-    Column("cells", "cells", "{:,}".format),
-)
+_WORK = (*(Column(name, name, kind="words") for name in ("model", "data")), Column("cells", "cells", "{:,}".format))
 
 
 def _plan(

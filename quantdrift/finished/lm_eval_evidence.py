@@ -330,9 +330,7 @@ def _of_choices(paired: PairedFilter, before: Sequence[Document], after: Sequenc
 
 def _values(before: Sequence[Document], after: Sequence[Document]) -> dict[str, tuple[Values, Values]]:
     def columns(name: str) -> tuple[Values, Values]:
-        first, second = (
-            np.array([document.metrics.get(name, math.nan) for document in arm]) for arm in (before, after)
-        )
+        first, second = (np.array([d.metrics.get(name, math.nan) for d in arm]) for arm in (before, after))
         return first, second
 
     names = dict.fromkeys(name for document in before for name in document.metrics)

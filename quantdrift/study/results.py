@@ -171,17 +171,18 @@ def pooled(results: Sequence[Result], metric: Metric) -> list[Pooled]:
         runs: dict[str, dict[str, list[Run]]] = {}
         for result in results:
             if result.cell.model == model and result.run is not None and not is_part(result.run.record):
-                runs.setdefault(_unseeded(result.parsed), {}).setdefault(result.cell.data.called, []).append(result.run)
+                of_scheme = runs.setdefault(str(unseeded(result.parsed)), {})
+                of_scheme.setdefault(result.cell.data.called, []).append(result.run)
         first = next(iter(runs), "")
         tests = []
-        for scheme, of_scheme in list(runs.items())[1:]:
-            strata = {data: (runs[first][data], seeds) for data, seeds in of_scheme.items() if data in runs[first]}
+        for scheme, of_data in list(runs.items())[1:]:
+            strata = {data: (runs[first][data], seeds) for data, seeds in of_data.items() if data in runs[first]}
             if test := pool(strata, metric, model=model, scheme=scheme, against=first):
                 tests.append(test)
         compared += adjusted(tests, metric)
     return compared
 
 
-def _unseeded(scheme: Scheme) -> str:
+def unseeded(scheme: Scheme) -> Scheme:
     """Return the scheme without its seed."""
-    return str(replace(scheme, options=tuple(option for option in scheme.options if option[0] != "seed")))
+    return replace(scheme, options=tuple(option for option in scheme.options if option[0] != "seed"))
