@@ -46,8 +46,7 @@ class RagOptions:
         "KEY=VALUE,...: As in lm_eval --model_args: pretrained=Qwen/Qwen3-8B,dtype=bfloat16", default=""
     )
     answers: Path | None = option(
-        "FILE: Gold answers: JSON lines with _id or question, and answers; or JSON in SQuAD's layout. By default "
-        "answers.jsonl beside the data."
+        "FILE: Gold answers: JSON lines with _id or question, and answers; by default answers.jsonl beside the data."
     )
     data: Path | None = option("FOLDER: The data of the runs, if they have moved.")
     passages: int = option("Passages in the prompt for each question.", default=5, min=1, max=100)
