@@ -20,9 +20,7 @@ from quantdrift.show.tables import metric_grid
 from quantdrift.spec.grammar import Spec, Versus
 
 if TYPE_CHECKING:
-    from quantdrift.data.labelled import Dataset
-    from quantdrift.data.streamed import StreamedDataset
-    from quantdrift.finished.shortlist import Shortlist
+    from quantdrift.asking.ask import Ask
     from quantdrift.models.server import Servers
     from quantdrift.runs.folder import Run
 
@@ -46,26 +44,18 @@ def measured(
         dataset, ending = limited(dataset, limit), f"_first{limit}"
     out = options.out or default_place(pair, dataset, ending)
     with options.stoppable("no run was written"):
-        return ensured(pair, options, dataset, out, shortlist=shortlist, servers=servers)
+        return ensured(options.ask(pair, dataset, shortlist=shortlist), options, out, servers=servers)
 
 
-def ensured(
-    pair: Spec | Versus,
-    options: MeasuringAny,
-    dataset: Dataset | StreamedDataset,
-    out: Path,
-    *,
-    shortlist: Shortlist | None = None,
-    **loading: Any,
-) -> Run:
-    """Return the run of a pair on data, judged with the tolerances that the options name."""
+def ensured(ask: Ask, options: MeasuringAny, out: Path, **loading: Any) -> Run:
+    """Return the run that answers a request, judged with the tolerances that the options name."""
     from quantdrift.asking.ensure import ensure
     from quantdrift.runs.folder import judged_with
     from quantdrift.statistics.standing import Tolerances
 
     tolerances = tolerances_given(options.tolerance, options.mean_tolerance) or Tolerances()
     run = ensure(
-        options.ask(pair, dataset, shortlist=shortlist),
+        ask,
         out,
         **options.how,
         **loading,

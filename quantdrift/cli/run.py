@@ -126,4 +126,4 @@ def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
         dataset = kind.dataset(options.data, options.split, shard=options.shard, progress=options.progress)
         dataset = replace(dataset, keep_own_ids=options.keep_own_ids)
         out = options.out or default_place(pair, dataset)
-        return ensured(pair, options, dataset, out, **options.streaming)
+        return ensured(options.ask(pair, dataset), options, out, **options.streaming)

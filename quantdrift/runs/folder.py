@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, create_model, model_validator
+from pydantic import ConfigDict, Field, create_model, model_validator
 
 from quantdrift.base.errors import RunError
 from quantdrift.base.paths import RUNS
@@ -61,14 +61,14 @@ _NAMED: dict[str, Any] = {
     "value low high": Real,
 }
 """Names of values in run.json that commands read, and the kind of each, wherever it stands."""
-_Values: Any = create_model(
-    "_Values", **{name: (kind | None, None) for names, kind in _NAMED.items() for name in names.split()}
-)
+_FIELDS: dict[str, Any] = {name: (kind | None, None) for names, kind in _NAMED.items() for name in names.split()}
+_Values: Any = create_model("_Values", **_FIELDS)
 
 
-class _Part(_Values, strict=True, extra="allow", allow_inf_nan=False):  # type: ignore[misc]  # made above
+class _Part(_Values):  # type: ignore[misc]  # made above
     """A part of run.json; null stands for what is not known, and more may stand there."""
 
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
     warnings: list[str] = Field(default=[])
     forbids: dict[str, str] | None = None
     layers_never_reached: list[str] | None = None

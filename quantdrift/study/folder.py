@@ -136,14 +136,11 @@ class StudyFolder:
     def fail(self, cell: Cell, error: BaseException) -> FailedCell:
         """Record why a cell failed."""
         frames = traceback.extract_tb(error.__traceback__)
-        record = FailedCell(
-            fingerprint=cell.fingerprint,
-            reason=clean(error_line(error))[:1000],
-            where=f"{type(error).__name__} in {Path(frames[-1].filename).name}, line {frames[-1].lineno}"
-            if frames
-            else "",
-            when=now(),
+        where = (
+            f"{type(error).__name__} in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
         )
+        reason = clean(error_line(error))[:1000]
+        record = FailedCell(fingerprint=cell.fingerprint, reason=reason, where=where, when=now())
         place = self.path / FAILED / f"{cell.name}.json"
         write_text(place, record.text(), what="why the cell failed")  # replaces a damaged record too
         return record

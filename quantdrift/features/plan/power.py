@@ -110,13 +110,8 @@ def _needed(
     defined = ~np.isnan(after)
     kept = defined & ~np.isnan(before) & ~noisy_inputs(rule, matched)
     n, usable = int(kept.sum()), float(kept.mean())
-    needed = Needed(
-        rule=rule,
-        margin=rule.number,
-        pilot=rule.metric.estimate(after[defined]) if defined.any() else Estimate(value=None),
-        usable=usable,
-        there=there,
-    )
+    value = rule.metric.estimate(after[defined]) if defined.any() else Estimate(value=None)
+    needed = Needed(rule=rule, margin=rule.number, pilot=value, usable=usable, there=there)
     if not n:
         return replace(needed, reason=rule.metric.family.undefined_when)
     step = (_changes(rule, pilot, after) if independent else after - before)[kept]
@@ -133,14 +128,9 @@ def _needed(
 
     typical = spreads[0]
     ends = [to_pass(spread, rule.number) for spread in spreads]
-    return replace(
-        needed,
-        differs=typical.share,
-        to_pass=ends[0],
-        to_pass_low=min(ends),
-        to_pass_high=max(ends),
-        smallest=smallest_margin(lambda margin: to_pass(typical, margin), there, span=span),
-    )
+    smallest = smallest_margin(lambda margin: to_pass(typical, margin), there, span=span)
+    needed = replace(needed, differs=typical.share, smallest=smallest)
+    return replace(needed, to_pass=ends[0], to_pass_low=min(ends), to_pass_high=max(ends))
 
 
 def smallest_margin(inputs: Callable[[float], int], n: int, *, span: float) -> float | None:
