@@ -96,14 +96,9 @@ def command(options: RagOptions) -> Output:
 
 def _generator(options: RagOptions) -> Generator:
     with extras_named(needed_for="quantdrift rag", extra="lm-eval"):
-        generator: Generator = entry_points(group="quantdrift.generators")["lm-eval"].load()(
-            options.model,
-            options.model_args,
-            batch_size=options.batch_size,
-            max_tokens=options.max_tokens,
-            chat=options.chat,
-            device=options.device,
-        )
+        load = entry_points(group="quantdrift.generators")["lm-eval"].load()
+        settings = {name: getattr(options, name) for name in ("batch_size", "max_tokens", "chat", "device")}
+        generator: Generator = load(options.model, options.model_args, **settings)
         return generator
 
 

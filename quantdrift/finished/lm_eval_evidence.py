@@ -351,13 +351,9 @@ CHANGE = f"drift_change_{LOGLIKELIHOOD}"
 EPSILON = "drift_epsilon_median"
 
 HIGHER_IS_BETTER: dict[str, bool | None] = {
-    "drift_flip_at_1": False,
-    "drift_at_risk": False,
-    "drift_separation_median": True,
-    EPSILON: False,
+    **dict.fromkeys(("drift_flip_at_1", "drift_at_risk", EPSILON, RIGHT_TO_WRONG), False),
+    **dict.fromkeys(("drift_separation_median", WRONG_TO_RIGHT), True),
     CHANGE: None,
-    RIGHT_TO_WRONG: False,
-    WRONG_TO_RIGHT: True,
 }
 """Whether higher is better, by figure; a name with an underscore at its end is a prefix to a metric's name."""
 
