@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 import weakref
@@ -29,7 +28,7 @@ from quantdrift.asking.ensure import ensure
 from quantdrift.base.errors import DataError, ScoreError, SpecError, UnsupportedError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import progress_bars
-from quantdrift.base.records import write_text
+from quantdrift.base.records import bytes_digest, write_text
 from quantdrift.base.registry import imported
 from quantdrift.data.labelled import (
     ClassificationDataset,
@@ -46,7 +45,7 @@ from quantdrift.kinds.encoder import KINDS
 from quantdrift.metrics import measure
 from quantdrift.metrics.forbids import forbidding
 from quantdrift.models.inputs import Settings
-from quantdrift.models.store import EmbeddingStore, default_store
+from quantdrift.models.store import EmbeddingStore, default_store, key_of
 from quantdrift.runs import folder
 from quantdrift.runs.folder import check_place, write_run
 from quantdrift.runs.words import estimates_of, findings, headlines
@@ -496,9 +495,7 @@ def _matrix(values: Any, what: str) -> NDArray[Any]:
 
 
 def _digest(*arrays: NDArray[Any]) -> str:
-    """Return the digest of arrays, shapes included, as 32 hex digits."""
-    digest = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        digest.update(f"{array.dtype.str}:{array.shape};".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+    """Return the digest of arrays, shapes included, as 40 hex digits."""
+    return key_of(
+        arrays=[(part.dtype.str, part.shape, bytes_digest(np.ascontiguousarray(part).data)) for part in arrays]
+    )

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from quantdrift.asking.ask import Ask, stamp_of
+from quantdrift.asking.ask import Ask, names_of, stamp_of
 from quantdrift.asking.ensure import ensure
 from quantdrift.base.display import clean, shown
 from quantdrift.base.errors import QuantDriftError, RunError, UnknownNameError
@@ -362,19 +362,12 @@ def content_digest(place: Path, stamp: str) -> str:
 
 def asked(pair: Spec | Versus, dataset: Dataset, how: Measuring) -> Ask:
     """Return the request to measure; models count by the content of their files, and another machine is another one."""
-    names = (pair.reference, pair.candidate) if isinstance(pair, Versus) else (pair.model,)
-    models = [_model(name, None if number else how.revision) for number, name in enumerate(names)]
+    models = [_model(name, None if number else how.revision) for number, name in enumerate(names_of(pair))]
     gpus = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
     # what decides the device of a model
-    machine = [platform.system(), platform.machine(), *gpus, os.environ.get("CUDA_VISIBLE_DEVICES", "all")]
-    return Ask(
-        pair=pair,
-        data=facts_of(dataset),
-        settings=how.model_dump(),
-        part=["machine", *machine],
-        models=models,
-        dataset=dataset,
-    )
+    part = ["machine", platform.system(), platform.machine(), *gpus, os.environ.get("CUDA_VISIBLE_DEVICES", "all")]
+    data, settings = facts_of(dataset), how.model_dump()
+    return Ask(pair=pair, data=data, settings=settings, part=part, models=models, dataset=dataset)
 
 
 def _model(name: str, revision: str | None) -> str | None:

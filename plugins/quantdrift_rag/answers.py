@@ -105,10 +105,8 @@ class RagRecord(Record):
     """
 
     FORMAT, VERSION = "quantdrift-rag", 1
-    WHAT, MAKE = (
-        "the record of answers behind a search",
-        "quantdrift rag RUN... --model hf --model-args pretrained=NAME",
-    )
+    WHAT = "the record of answers behind a search"
+    MAKE = "quantdrift rag RUN... --model hf --model-args pretrained=NAME"
 
     generator: str
     kind: Kind

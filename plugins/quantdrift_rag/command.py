@@ -46,8 +46,7 @@ class RagOptions:
         "KEY=VALUE,...: As in lm_eval --model_args: pretrained=Qwen/Qwen3-8B,dtype=bfloat16", default=""
     )
     answers: Path | None = option(
-        "FILE: Gold answers: JSON lines with _id or question, and answers; or JSON in SQuAD's layout. By default "
-        "answers.jsonl beside the data."
+        "FILE: Gold answers: JSON lines with _id or question, and answers; by default answers.jsonl beside the data."
     )
     data: Path | None = option("FOLDER: The data of the runs, if they have moved.")
     passages: int = option("Passages in the prompt for each question.", default=5, min=1, max=100)
@@ -97,14 +96,9 @@ def command(options: RagOptions) -> Output:
 
 def _generator(options: RagOptions) -> Generator:
     with extras_named(needed_for="quantdrift rag", extra="lm-eval"):
-        generator: Generator = entry_points(group="quantdrift.generators")["lm-eval"].load()(
-            options.model,
-            options.model_args,
-            batch_size=options.batch_size,
-            max_tokens=options.max_tokens,
-            chat=options.chat,
-            device=options.device,
-        )
+        load = entry_points(group="quantdrift.generators")["lm-eval"].load()
+        settings = {name: getattr(options, name) for name in ("batch_size", "max_tokens", "chat", "device")}
+        generator: Generator = load(options.model, options.model_args, **settings)
         return generator
 
 

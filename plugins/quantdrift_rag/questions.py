@@ -18,7 +18,6 @@ from quantdrift.parts import (
     Run,
     RunError,
     in_one_line,
-    read_json,
     read_lines,
     read_texts,
     validated,
@@ -48,10 +47,7 @@ class _Gold(BaseModel, extra="ignore", strict=True):
     answers: list[Text] = Field(min_length=1, validation_alias=AliasChoices("answers", "answer"))
 
 
-_EXPECTED = (
-    '{"_id": "q1", "answers": ["..."]} or {"question": "...", "answers": ["..."]} a line, or a .json file in SQuAD\'s '
-    "layout"
-)
+_EXPECTED = '{"_id": "q1", "answers": ["..."]} or {"question": "...", "answers": ["..."]} a line'
 
 
 def read_answers(file: Path, questions: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -61,7 +57,7 @@ def read_answers(file: Path, questions: Mapping[str, str]) -> dict[str, tuple[st
     spaces and a question mark at the end.
 
     Args:
-        file: JSON lines, or JSON in SQuAD's layout.
+        file: JSON lines.
         questions: id to text.
 
     Raises:
@@ -72,12 +68,11 @@ def read_answers(file: Path, questions: Mapping[str, str]) -> dict[str, tuple[st
     asked = {_asked(text): name for name, text in questions.items()}
     answers: dict[str, tuple[str, ...]] = {}
     n_lines = 0
-    part, lines = ("question", _squad_lines(file)) if file.suffix == ".json" else ("line", read_lines(file))
-    for number, line in lines:
+    for number, line in read_lines(file):
         try:
             gold = validated(_Gold, line)
         except ValueError as error:
-            raise DataError(f"{file}, {part} {number}: {error}; expected {_EXPECTED}") from error
+            raise DataError(f"{file}, line {number}: {error}; expected {_EXPECTED}") from error
         n_lines += 1
         name = str(gold.id)
         if gold.question is not None and _asked(gold.question) != _asked(questions.get(name, "")):
@@ -90,19 +85,6 @@ def read_answers(file: Path, questions: Mapping[str, str]) -> dict[str, tuple[st
             f"{', '.join([*questions][:_NAMED])}, ... Expected {_EXPECTED}"
         )
     return answers
-
-
-def _squad_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The numbered questions of a file in SQuAD's layout, in the form of lines."""
-    try:
-        paragraphs = [paragraph for article in read_json(file)["data"] for paragraph in article["paragraphs"]]
-        questions = [question for paragraph in paragraphs for question in paragraph["qas"]]
-        for number, question in enumerate(questions, start=1):
-            texts = [answer["text"] for answer in question["answers"]]
-            yield number, {"_id": question["id"], "question": question["question"], "answers": texts}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise DataError(f"{file} is not in SQuAD's layout: {why}; expected {_EXPECTED}") from error
 
 
 def _asked(question: str) -> str:

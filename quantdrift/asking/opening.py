@@ -132,14 +132,8 @@ def open_pair(
         refuse_kinds(pair.models, dataset)
         search = search_of(dataset, pair.similarity, texts, pair=pair, held_out=held_out)
         reading = encoder.reading(search) if isinstance(encoder, ReadOtherwise) else search
-    return Opened(
-        name=name,
-        pair=pair,
-        reading=reading,
-        model={"revision": how.get("revision"), **pair.identify()},
-        data=describe_data(dataset, shortlist),
-        started=started,
-    )
+    origin, data = {"revision": how.get("revision"), **pair.identify()}, describe_data(dataset, shortlist)
+    return Opened(name=name, pair=pair, reading=reading, model=origin, data=data, started=started)
 
 
 def load_pair(
@@ -274,13 +268,9 @@ def _classes(
     role = "document" if embeds else "input"
 
     def inputs(part: Labelled) -> Inputs:
-        return Inputs(
-            role=role,
-            ids=part.ids,
-            items=part.inputs,
-            digest={"contents": digest_of(contents_of(part.inputs))},
-            lengths=np.array([len(text) for text in part.inputs], dtype=np.int64) if dataset.kind == "text" else None,
-        )
+        lengths = np.array([len(text) for text in part.inputs], dtype=np.int64) if dataset.kind == "text" else None
+        digest = {"contents": digest_of(contents_of(part.inputs))}
+        return Inputs(role=role, ids=part.ids, items=part.inputs, digest=digest, lengths=lengths)
 
     train = None if dataset.train is None else inputs(dataset.train)
     calibration = train if texts is None else text_inputs(texts, role=role)

@@ -116,14 +116,8 @@ def describe_run(
     told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
     forbids = forbidding(measured.evidence)
     on_models = [note for note in pair.notes if settings.batch_size > 1 or not note.endswith(TEXT_BY_TEXT)]
-    notes = [
-        *on_models,
-        *_on_dtype(pair),
-        *_on_prompts(pair),
-        *data.get("warnings", ()),
-        *measured.notes,
-        *_on_what_is_ranked(made),
-    ]
+    notes = [*on_models, *_on_dtype(pair), *_on_prompts(pair), *data.get("warnings", ()), *measured.notes]
+    notes += _on_what_is_ranked(made)
     return {
         "spec": str(spec),
         "model": {

@@ -103,16 +103,9 @@ def open_streamed(
         workers=dataset.workers(engine or "local", workers),
         job=partial(Job, opens=opens, root=store.root if keep else None, similarity=pair.similarity),
     )
-    counts = {"n_queries": len(dataset.query_ids), "n_documents": dataset.n_documents}
-    return Opened(
-        name=name,
-        pair=pair,
-        reading=search,
-        model={"revision": revision, **pair.identify()},
-        data=described_data(dataset, **counts, shards=len(dataset.shards)),
-        started=started,
-        closing=closing,
-    )
+    counts = {"n_queries": len(dataset.query_ids), "n_documents": dataset.n_documents, "shards": len(dataset.shards)}
+    origin, data = {"revision": revision, **pair.identify()}, described_data(dataset, **counts)
+    return Opened(name=name, pair=pair, reading=search, model=origin, data=data, started=started, closing=closing)
 
 
 def check_streamed(name: Spec | Versus) -> None:

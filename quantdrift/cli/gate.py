@@ -218,7 +218,7 @@ def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
     _refuse(options, "a spec", _OF_TWO)
     data, task = config.data_or(options.data, options.task)
     with extras_named(needed_for="quantdrift gate"):
-        return target_of_run(measured(parse_pair(name), options, data=data, task=task))
+        return target_of_run(measured(parse_pair(name), replace(options, data=data, task=task)))
 
 
 def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:

@@ -20,21 +20,13 @@ from quantdrift.show.tables import metric_grid
 from quantdrift.spec.grammar import Spec, Versus
 
 if TYPE_CHECKING:
-    from quantdrift.data.labelled import Dataset
-    from quantdrift.data.streamed import StreamedDataset
-    from quantdrift.finished.shortlist import Shortlist
+    from quantdrift.asking.ask import Ask
     from quantdrift.models.server import Servers
     from quantdrift.runs.folder import Run
 
 
 def measured(
-    pair: Spec | Versus,
-    options: MeasuringAny,
-    *,
-    data: Path | None,
-    task: str | None,
-    servers: Servers | None = None,
-    limit: int | None = None,
+    pair: Spec | Versus, options: MeasuringAny, *, servers: Servers | None = None, limit: int | None = None
 ) -> Run:
     """Measure a pair on data, or on their first `limit` inputs, and write the run folder."""
     from quantdrift.data.labelled import limited, searched
@@ -42,40 +34,28 @@ def measured(
 
     if options.top is not None and options.shortlist is None:
         raise UnsupportedError("--top is the length of a shortlist; expected --shortlist RUN with it")
-    dataset: Dataset
-    shortlist, ending = None, ""
+    dataset, shortlist, ending = options.dataset, None, ""
     if options.shortlist is not None:
-        dataset = searched(options.any_data(data, task))
-        shortlist = read_shortlist(options.shortlist, dataset, top=options.top or FIRST)
+        shortlist = read_shortlist(options.shortlist, searched(dataset), top=options.top or FIRST)
         ending = f"_top{shortlist.top}"
-    else:
-        dataset = options.any_data(data, task)
     if limit is not None:
         if shortlist is not None:
             raise UnsupportedError("--limit does not go with --shortlist; leave it out")
         dataset, ending = limited(dataset, limit), f"_first{limit}"
     out = options.out or default_place(pair, dataset, ending)
     with options.stoppable("no run was written"):
-        return ensured(pair, options, dataset, out, shortlist=shortlist, servers=servers)
+        return ensured(options.ask(pair, dataset, shortlist=shortlist), options, out, servers=servers)
 
 
-def ensured(
-    pair: Spec | Versus,
-    options: MeasuringAny,
-    dataset: Dataset | StreamedDataset,
-    out: Path,
-    *,
-    shortlist: Shortlist | None = None,
-    **loading: Any,
-) -> Run:
-    """Return the run of a pair on data, judged with the tolerances that the options name."""
+def ensured(ask: Ask, options: MeasuringAny, out: Path, **loading: Any) -> Run:
+    """Return the run that answers a request, judged with the tolerances that the options name."""
     from quantdrift.asking.ensure import ensure
     from quantdrift.runs.folder import judged_with
     from quantdrift.statistics.standing import Tolerances
 
     tolerances = tolerances_given(options.tolerance, options.mean_tolerance) or Tolerances()
     run = ensure(
-        options.ask(pair, dataset, shortlist=shortlist),
+        ask,
         out,
         **options.how,
         **loading,

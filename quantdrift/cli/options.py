@@ -6,16 +6,16 @@ import inspect
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import typer
 
 from quantdrift.base.display import note
-from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.progress import Progress, progress_bars
 from quantdrift.base.text import share_of
 from quantdrift.cli import PANELS, Interrupted
@@ -168,18 +168,14 @@ class OnData:
 
     @property
     def dataset(self) -> Any:
-        """The data that the options name."""
-        return self.any_data(self.data, self.task)
-
-    def any_data(self, data: Path | None, task: str | None) -> Any:
-        """Read a folder, an array file or a task."""
+        """The data that the options name: a folder, an array file or a task."""
         from quantdrift.data.labelled import load_task, read_folder
         from quantdrift.data.retrieval import keeping_own_ids
 
-        if (data is None) == (task is None):
-            got = "neither" if data is None else "both"
+        if (self.data is None) == (self.task is None):
+            got = "neither" if self.data is None else "both"
             raise QuantDriftError(f"expected either --data FOLDER or --task NAME (quantdrift list tasks); got {got}")
-        read = read_folder(data, self.split) if data is not None else load_task(str(task), self.split)
+        read = load_task(str(self.task), self.split) if self.data is None else read_folder(self.data, self.split)
         return keeping_own_ids(read, self.keep_own_ids)
 
     @property
@@ -201,7 +197,7 @@ class OnCorpus(OnData):
         """The data that the options name."""
         from quantdrift.data.labelled import searched
 
-        return searched(self.any_data(self.data, self.task))
+        return searched(super().dataset)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,11 +208,6 @@ class OnCells:
     device: str | None = option(DEVICE)
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
     cache = True  # cells share embeddings
-
-    @property
-    def streaming(self) -> Mapping[str, Any]:
-        """The arguments of `run_streamed`."""
-        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,15 +371,6 @@ class Streaming:
         return {"engine": self.engine, "workers": self.workers, "keep": self.keep}
 
 
-def of_texts(dataset: RetrievalDataset, command: str) -> RetrievalDataset:
-    """Refuse images, for a command that takes none."""
-    if "image" in dataset.kinds:
-        raise UnsupportedError(
-            f"quantdrift {command} takes queries and documents that are texts, and {dataset.name} has images"
-        )
-    return dataset
-
-
 AS = {"json": "--json: Print JSON.", "markdown": "--markdown: Print Markdown."}
 
 
@@ -426,13 +408,9 @@ def prints(*formats: str) -> Callable[[Callable[..., Output | None]], Callable[.
 
 
 def _parameters(options: type[Any]) -> list[inspect.Parameter]:
-    hints, defaults = get_type_hints(options), {field.name: field.default for field in fields(options)}
     bases = sorted(options.__mro__, key=lambda base: base not in {OnData, OnCorpus})
-    order = dict.fromkeys(name for base in bases for name in inspect.get_annotations(base))
-    return [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hints[name])
-        for name in order
-    ]
+    order = [*dict.fromkeys(name for base in bases for name in inspect.get_annotations(base))]
+    return sorted(inspect.signature(options).parameters.values(), key=lambda parameter: order.index(parameter.name))
 
 
 def given(context: typer.Context, name: str) -> bool:

@@ -106,10 +106,7 @@ def command(options: RunOptions) -> Output:
         if options.limit is not None:
             raise UnsupportedError("--limit is for a corpus in memory; one in shards is searched as a whole")
         return shown_run(_streamed(pair, kind, options))
-    run = measured(
-        pair, options, data=options.data, task=options.task, servers=options.servers(pair), limit=options.limit
-    )
-    return shown_run(run)
+    return shown_run(measured(pair, options, servers=options.servers(pair), limit=options.limit))
 
 
 def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
@@ -129,4 +126,4 @@ def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
         dataset = kind.dataset(options.data, options.split, shard=options.shard, progress=options.progress)
         dataset = replace(dataset, keep_own_ids=options.keep_own_ids)
         out = options.out or default_place(pair, dataset)
-        return ensured(pair, options, dataset, out, **options.streaming)
+        return ensured(options.ask(pair, dataset), options, out, **options.streaming)

@@ -69,7 +69,7 @@ def command(
     columns = changed_columns(texts, exact=evidence.exact)
     if out is not None:
         write_table(columns, listed, out)
-    grid = changes_grid(record, changed, listed, columns, n_inputs=evidence.n_inputs, k=k, told=texts.told)
+    grid = changes_grid(record, evidence, changed, listed, texts, k=k)
     about = {"path": str(source.path), "spec": record["spec"], "k": k, "n_inputs": evidence.n_inputs}
     changes = {"n_changed": len(changed), "kinds": counts_of(changed), "changed": records(columns, listed)}
     return Output(

@@ -143,7 +143,7 @@ def results(
         grids.append(_pooled(parse_metric(pooled), compared))
     missing = Counter(result.state for result in cells if result.run is None)
     lines = [f"{n:,} {'cell is' if n == 1 else 'cells are'} {state}" for state, n in missing.items()]
-    if folder.capture is not None:
+    if folder.record.capture is not None:
         lines.append(f"the comparison of criteria, from a checkout: python -m quantdrift_paper capture {folder.path}")
     elif done and file is None:
         lines.append("to get 95 % intervals: --table FILE.csv, or --json")
@@ -224,7 +224,7 @@ def _measured(options: Running, *, again: bool) -> Output:
     if options.limit is not None:
         data = [entry.model_copy(update={"limit": options.limit}) for entry in study.data]
         study, name = study.model_copy(update={"data": data}), f"{name}_first{options.limit}"
-    return measured(study, options.out or RUNS / name, options, again=again)
+    return measured(study, options.out or RUNS / name, options, again=again, **options.streaming)
 
 
 def _asked_for(options: Running) -> tuple[Study, str]:

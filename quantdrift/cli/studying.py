@@ -21,7 +21,9 @@ from quantdrift.study.plan import Cell, CellSettings, DataEntry, ModelEntry, Stu
 from quantdrift.study.sources import Data, fingerprint_of
 
 
-def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, kind: StudyKind = "grid") -> Output:
+def measured(
+    study: Study, out: Path, options: OnCells, *, again: bool = False, kind: StudyKind = "grid", **streaming: Any
+) -> Output:
     """Measure the open cells of a study in its folder, and return a summary.
 
     Args:
@@ -30,6 +32,7 @@ def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, 
         options: those of the command.
         again: whether to try failed cells again.
         kind: the command that reads the results.
+        streaming: for data in shards, arguments of `open_streamed`.
     """
     cells = cells_of(study)
     check_folder(out)
@@ -42,7 +45,7 @@ def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, 
         except (QuantDriftError, OSError) as error:
             fingerprints.append(None)
             problems[cell.name] = error_line(error)
-    folder = plan_into(out, cells, fingerprints, study.capture, kind=kind, shows=study.shows)
+    folder = plan_into(out, cells, fingerprints, capture=study.capture, kind=kind, shows=tuple(study.shows))
     states = {cell.name: folder.state(cell) for cell in folder.cells}
     finished = {"done"} if again else {"done", "failed"}
     to_do = [cell for cell in folder.cells if states[cell.name] not in finished]
@@ -68,7 +71,7 @@ def measured(study: Study, out: Path, options: OnCells, *, again: bool = False, 
             announce=(lambda _: None) if options.quiet else announcer(len(to_do)),
             failed=lambda cell, why: note(f"failed: {cell.name}: {why.reason}"),
             device=options.device,
-            streaming=options.streaming,
+            streaming=streaming,
         )
     except KeyboardInterrupt:
         raise Interrupted(f"finished cells are in {out}; the same command goes on from there") from None
@@ -105,11 +108,7 @@ def announcer(n_cells: int) -> Callable[[Cell], None]:
     return announce
 
 
-_WORK = (
-    Column("model", "model", kind="words"),
-    Column("data", "data", kind="words"),
-    Column("cells", "cells", "{:,}".format),
-)
+_WORK = (*(Column(name, name, kind="words") for name in ("model", "data")), Column("cells", "cells", "{:,}".format))
 
 
 def _plan(

@@ -166,12 +166,8 @@ def _of_rankings(
     same_items = all(ranking.keys() == rankings[1][query].keys() for query, ranking in rankings[0].items())
     labels = qrels or a.qrels or b.qrels
     cut = [part.depth for part in (a, b) if part.depth is not None]
-    evidence = evidence_of_rankings(
-        *rankings,
-        qrels=labels,
-        complete=complete or (a.complete and b.complete and same_items),
-        depth=min([DEPTH, *cut]),
-    )
+    complete = complete or (a.complete and b.complete and same_items)
+    evidence = evidence_of_rankings(*rankings, qrels=labels, complete=complete, depth=min([DEPTH, *cut]))
     lists, notes = [], _labels_missing(labels, list(rankings[0]))
     for part, arm in zip((a, b), rankings, strict=True):
         lengths = [min(len(ranking), part.depth or len(ranking)) for ranking in arm.values()]

@@ -330,9 +330,7 @@ def _of_choices(paired: PairedFilter, before: Sequence[Document], after: Sequenc
 
 def _values(before: Sequence[Document], after: Sequence[Document]) -> dict[str, tuple[Values, Values]]:
     def columns(name: str) -> tuple[Values, Values]:
-        first, second = (
-            np.array([document.metrics.get(name, math.nan) for document in arm]) for arm in (before, after)
-        )
+        first, second = (np.array([d.metrics.get(name, math.nan) for d in arm]) for arm in (before, after))
         return first, second
 
     names = dict.fromkeys(name for document in before for name in document.metrics)
@@ -353,13 +351,9 @@ CHANGE = f"drift_change_{LOGLIKELIHOOD}"
 EPSILON = "drift_epsilon_median"
 
 HIGHER_IS_BETTER: dict[str, bool | None] = {
-    "drift_flip_at_1": False,
-    "drift_at_risk": False,
-    "drift_separation_median": True,
-    EPSILON: False,
+    **dict.fromkeys(("drift_flip_at_1", "drift_at_risk", EPSILON, RIGHT_TO_WRONG), False),
+    **dict.fromkeys(("drift_separation_median", WRONG_TO_RIGHT), True),
     CHANGE: None,
-    RIGHT_TO_WRONG: False,
-    WRONG_TO_RIGHT: True,
 }
 """Whether higher is better, by figure; a name with an underscore at its end is a prefix to a metric's name."""
 

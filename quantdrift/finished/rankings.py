@@ -38,26 +38,16 @@ def evidence_of_rankings(
     complete: bool = False,
     position: Callable[[str], Any] | None = None,
     depth: int = DEPTH,
+    scored: bool = True,
 ) -> Evidence:
     """Evidence of the rankings of two arms.
 
-    delta = candidate score - reference score of the items that both lists of an input hold, in float32.
+    delta = candidate score - reference score of the items that both lists of an input hold, in float32. Where answers
+    have no scores (`scored` is False), these are NaN.
     """
     _same_inputs(reference, candidate)
-    for input_id, before in reference.items():
+    for input_id, before in reference.items() if scored else ():
         _check(input_id, before, candidate[input_id], complete=complete)
-    return _evidence(reference, candidate, qrels, complete=complete, position=position, depth=depth)
-
-
-def _evidence(
-    reference: Rankings,
-    candidate: Rankings,
-    qrels: Qrels | None,
-    *,
-    complete: bool = False,
-    position: Callable[[str], Any] | None = None,
-    depth: int = DEPTH,
-) -> Evidence:
     names: dict[str, int] = {}
     deepest = [max(len(listed) for listed in arm.values()) for arm in (reference, candidate)]
     n_inputs, n_ranks = len(reference), max(1, min(depth, *deepest))
@@ -79,8 +69,8 @@ def _evidence(
             # by score, ties by position, as Python's sort is stable
             ranked = sorted(sorted(listed, key=position), key=listed.__getitem__, reverse=True)[:n_ranks]
             items[arm, row, : len(ranked)] = [names.setdefault(item, len(names)) for item in ranked]
-            for whose, scored in enumerate((before, after)):
-                scores[arm, whose, row, : len(ranked)] = [scored.get(item, math.nan) for item in ranked]
+            for whose, given in enumerate((before, after)):
+                scores[arm, whose, row, : len(ranked)] = [given.get(item, math.nan) for item in ranked]
     if not n_items.any():
         raise RunError("expected rankings; none of the inputs has an item")
     tops = [Top(items=items[arm], reference_scores=scores[arm, 0], candidate_scores=scores[arm, 1]) for arm in (0, 1)]
@@ -120,8 +110,8 @@ def evidence_of_answers(
             for name, answer in reference.items()
         }
     before, after = ({name: {answer: math.nan} for name, answer in arm.items()} for arm in (reference, candidate))
-    unknown, one = np.full(len(reference), np.nan, dtype=np.float32), np.ones(len(reference), dtype=np.int64)
-    return replace(_evidence(before, after, qrels), deltas="none", delta_min=unknown, delta_max=unknown, n_items=one)
+    unscored = evidence_of_rankings(before, after, qrels=qrels, complete=True, scored=False)
+    return replace(unscored, deltas="none", n_items=np.ones(len(reference), dtype=np.int64))
 
 
 def only_in(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> str:

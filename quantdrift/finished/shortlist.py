@@ -43,8 +43,6 @@ class Shortlist:
 
 def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -> Shortlist:
     """Read the first documents of each query from a finished search."""
-    if top < 1:
-        raise DataError(f"expected a shortlist of at least 1 document, got --top {top}")
     if not path.exists():
         raise DataError(
             f"{path} does not exist; expected the shortlist: a run folder of the retriever, or a "

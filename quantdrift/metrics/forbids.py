@@ -1,9 +1,8 @@
 """The faults that make the answers of a run meaningless, so that there is no verdict on them."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quantdrift.evidence.record import Evidence
+from quantdrift.evidence.record import Evidence, Top
 from quantdrift.metrics.relevance import arm_grades, relevant_count
 
 _ROUNDING = 1e-5
@@ -25,17 +24,14 @@ def forbidding(evidence: Evidence) -> dict[str, str]:
     """
     if evidence.deltas == "none":  # free answers, which have no scores
         return {}
-    arms = {
-        "reference": (evidence.reference_top.items, evidence.reference_top.reference_scores),
-        "candidate": (evidence.candidate_top.items, evidence.candidate_top.candidate_scores),
-    }
-    said = {f"{arm}_constant": _constant(arm, *top) for arm, top in arms.items()}
+    said = {f"{arm}_constant": _constant(arm, getattr(evidence, f"{arm}_top")) for arm in ("reference", "candidate")}
     said["reference_near_chance"] = _near_chance(evidence)
     return {code: sentence for code, sentence in said.items() if sentence}
 
 
-def _constant(arm: str, items: NDArray[np.int64], scores: NDArray[np.float32]) -> str:
+def _constant(arm: str, top: Top) -> str:
     """A sentence if an arm does not distinguish items, or inputs; else empty."""
+    items, scores = top.items, getattr(top, f"{arm}_scores")
     there = items >= 0
     if not there.any():
         return ""

@@ -25,10 +25,7 @@ def show_interval(metric: Metric, estimate: Estimate) -> str:
     if (estimate.low is None and estimate.high is None) or estimate.bound is not None:
         return ""
     # a missing end is the end of the metric's range
-    ends = (
-        metric.low if estimate.low is None else estimate.low,
-        metric.high if estimate.high is None else estimate.high,
-    )
+    ends = [limit if end is None else end for end, limit in ((estimate.low, metric.low), (estimate.high, metric.high))]
     shown = ["∞" if isinf(end) else _form(metric)(end) for end in ends]
     return f"{shown[0]} to {shown[1]}"
 

@@ -52,10 +52,5 @@ def order_agreement(reference: ArrayLike, candidate: ArrayLike) -> OrderAgreemen
         tests: tuple[Any, ...] = (kendalltau, spearmanr)
         tau, spearman = (float(test(before, after).statistic) for test in tests)
         flip = (apart - tied[1] + tied[2] - round(tau * math.sqrt(apart) * math.sqrt(apart_other))) / 2 / apart
-    return OrderAgreement(
-        flip=flip,
-        kendall_tau=tau,
-        spearman=spearman,
-        epsilon=float(delta.max()) if len(delta) else None,
-        delta_median=float(np.median(delta)) if len(delta) else None,
-    )
+    epsilon, median = (float(delta.max()), float(np.median(delta))) if len(delta) else (None, None)
+    return OrderAgreement(flip=flip, kendall_tau=tau, spearman=spearman, epsilon=epsilon, delta_median=median)

@@ -4,9 +4,9 @@ The check is calibrated on half of the inputs (at most 1,000, chosen by a hash o
 Source: paper, section 3 and its table of coverage and violation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,23 +25,19 @@ def _calibrating(evidence: Evidence) -> NDArray[np.bool_]:
 
 
 @once
-def _observed(evidence: Evidence) -> Observed:
-    return observe(evidence, "S")
+def _observed(evidence: Evidence, statistic: Literal["S", "gap"] = "S") -> Observed:
+    return observe(evidence, statistic)
 
 
-@once
-def _by_gap(evidence: Evidence) -> Observed:
-    return observe(evidence, "gap")
-
-
-def _too_few(group: Sequence[Evidence], cutoff: float) -> str | None:
-    counts = [int((_calibrating(evidence) & (evidence.n_items > 1)).sum()) for evidence in group]
-    least = least_inputs(cutoff)
-    if max(counts, default=0) >= least:
+def _too_few(
+    group: Sequence[Evidence], cutoff: float, least: Callable[[float], int] = least_inputs, at: str = ""
+) -> str | None:
+    most = max((int((_calibrating(run) & (run.n_items > 1)).sum()) for run in group), default=0)
+    if most >= least(cutoff):
         return None
     return (
-        f"level {cutoff:g} needs {least:,} inputs to calibrate on, and there are "
-        f"{max(counts, default=0):,} (half of a run's inputs, at most {MOST:,})"
+        f"level {cutoff:g}{at} needs {least(cutoff):,} inputs to calibrate on, and there are {most:,} (half of a run's "
+        f"inputs, at most {MOST:,})"
     )
 
 
@@ -57,20 +53,16 @@ accepted_answers = partial(
 )
 
 
-def _too_few_alone(group: Sequence[Evidence], cutoff: float) -> str | None:
-    counts = [int((_calibrating(evidence) & (evidence.n_items > 1)).sum()) for evidence in group]
-    if max(counts, default=0) >= (least := selective.least_inputs(cutoff)):
-        return None
-    return (
-        f"level {cutoff:g} at confidence {selective.CONFIDENCE:g} needs {least:,} inputs to calibrate on, and there "
-        f"are {max(counts, default=0):,} (half of a run's inputs, at most {MOST:,})"
-    )
+accepted_alone = partial(
+    accepted_answers,
+    too_few=partial(_too_few, least=selective.least_inputs, at=f" at confidence {selective.CONFIDENCE:g}"),
+)
 
 
-@accepted_answers("accepted", direction="higher", headline=True, too_few=_too_few_alone)
+@accepted_alone("accepted", direction="higher", headline=True)
 def _accepted(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
     """Share of the answers accepted so that at most this share of them changed, with confidence 0.9."""
-    observed, calibrating = _by_gap(evidence), _calibrating(evidence)
+    observed, calibrating = _observed(evidence, "gap"), _calibrating(evidence)
     rows = calibrating & observed.defined
     if int(rows.sum()) < selective.least_inputs(cutoff):
         return np.full(evidence.n_inputs, np.nan)
@@ -78,7 +70,7 @@ def _accepted(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
     return np.where(observed.defined & ~calibrating, observed.confidence > threshold, np.nan)
 
 
-@accepted_answers("accepted_changed", direction="lower", undefined_when="no answer is accepted", too_few=_too_few_alone)
+@accepted_alone("accepted_changed", direction="lower", undefined_when="no answer is accepted")
 def _accepted_changed(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
     """Of the answers accepted at this level, the share that changed."""
     return np.where(_accepted(evidence, cutoff) == 1, _flipped(evidence), np.nan)

@@ -38,7 +38,6 @@ class _Seen:
     """A finished run with its tone and its section."""
 
     result: Result
-    run: Run
     tone: Tone
     part: Section
 
@@ -115,10 +114,6 @@ def _name(result: Result) -> str:
     return f"{result.cell.model} {figures.short(result.parsed)}"
 
 
-def _name_on_data(result: Result) -> str:
-    return f"{_name(result)} on {result.cell.data.called}"
-
-
 def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts) -> _Seen:
     judged, changed = verdict(run.record), changed_inputs(evidence, 1)
     metrics = [
@@ -133,11 +128,11 @@ def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts)
     )
     part = Section(
         name=link,
-        title=_name_on_data(result),
+        title=f"{_name(result)} on {result.cell.data.called}",
         about=[judged.sentence],
         grids=[Grid(head=["metric", "value (95 % interval)", "inputs"], rows=metrics), worst],
     )
-    return _Seen(result=result, run=run, tone=judged.tone, part=part)
+    return _Seen(result=result, tone=judged.tone, part=part)
 
 
 # --- the first screen -----------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The charts of a study, from the results of its cells."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import isfinite, log10, sqrt
+from dataclasses import dataclass
+from math import log10, sqrt
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +11,7 @@ from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import show
 from quantdrift.report import figures
 from quantdrift.scheme import FULL_BITS, Scheme
-from quantdrift.study.results import Result
+from quantdrift.study.results import Result, unseeded
 
 _MAP = 860
 """Width of the map in pixels at most."""
@@ -88,7 +88,7 @@ def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> figures.Fig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Averaged:
-    """A metric of one scheme of one model, averaged over the corpora of a study.
+    """The top-1 change rate of one scheme of one model, averaged over the corpora of a study.
 
     Attributes:
         model: name of the model in the study.
@@ -109,29 +109,22 @@ class Averaged:
     bits: float | None
 
 
-def averaged(results: Sequence[Result], metric: str) -> list[Averaged]:
-    """Average a metric for each scheme of each model; the seeds of a scheme count as further runs."""
+def averaged(results: Sequence[Result]) -> list[Averaged]:
+    """Average the change rate for each scheme of each model; the seeds of a scheme count as further runs."""
     groups: dict[tuple[str, Scheme], list[Result]] = {}
     for result in results:
-        if (value := value_of(result, metric)) is not None and isfinite(value):
-            options = tuple(option for option in result.parsed.options if option[0] != "seed")
-            groups.setdefault((result.cell.model, replace(result.parsed, options=options)), []).append(result)
+        if value_of(result, "flip@1") is not None:
+            groups.setdefault((result.cell.model, unseeded(result.parsed)), []).append(result)
     averages = []
     for (model, scheme), members in groups.items():
-        values = [float(result.metrics[metric].value or 0.0) for result in members]
+        rates = [result.metrics["flip@1"] for result in members]
+        values = [float(rate.value or 0.0) for rate in rates]
         mean, error = fmean(values), standard_error(values)
-        single = members[0].metrics[metric]
-        bits = [bits for result in members if (bits := result.bits("linear_with_scales")) is not None]
+        low, high = (rates[0].low, rates[0].high) if error is None else (max(0.0, mean - error), mean + error)
+        known = [bits for result in members if (bits := result.bits("linear_with_scales")) is not None]
+        all_bits = fmean(known) if len(known) == len(members) else None
         averages.append(
-            Averaged(
-                model=model,
-                scheme=scheme,
-                value=mean,
-                low=single.low if error is None else max(0.0, mean - error),
-                high=single.high if error is None else mean + error,
-                n=len(values),
-                bits=fmean(bits) if len(bits) == len(members) else None,
-            )
+            Averaged(model=model, scheme=scheme, value=mean, low=low, high=high, n=len(values), bits=all_bits)
         )
     return averages
 
@@ -146,7 +139,7 @@ def _row(rate: Averaged) -> dict[str, Any]:
 
 def change_rates(results: Sequence[Result]) -> figures.Figure:
     """Chart the top-1 change rate by quantizer and width, with intervals and the noise floor."""
-    rates = [rate for rate in averaged(results, "flip@1") if rate.scheme.criterion is None]
+    rates = [rate for rate in averaged(results) if rate.scheme.criterion is None]
     many = len({rate.scheme.group_size for rate in rates}) > 1
     values = [
         {
@@ -182,7 +175,7 @@ def change_rates(results: Sequence[Result]) -> figures.Figure:
 
 def pareto(results: Sequence[Result]) -> figures.Figure:
     """Chart bits per weight against top-1 changes; a line joins the best schemes, and allocations have another mark."""
-    known = [(rate, rate.bits) for rate in averaged(results, "flip@1") if rate.bits is not None]
+    known = [(rate, rate.bits) for rate in averaged(results) if rate.bits is not None]
     rates = sorted(known, key=lambda pair: pair[1])
     kinds = ["one width", "widths chosen per layer"]
     values = [

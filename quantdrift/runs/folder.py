@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import ConfigDict, Field, create_model, model_validator
 
 from quantdrift.base.errors import RunError
 from quantdrift.base.paths import RUNS
@@ -52,47 +52,24 @@ EVIDENCE = "evidence.parquet"
 PROBE = "probe.npz"
 
 
-_Text = str | None
+_NAMED: dict[str, Any] = {
+    "name fingerprint candidate_fingerprint corpus_fingerprint digest split subset kind inputs harness path": str,
+    "similarity reading dtype device finished": str,
+    "n_queries n_documents n_inputs n_classes n_train inputs_left_out n of": Whole,
+    "nominal_bits": Bits,
+    "share changed mean": Share,
+    "value low high": Real,
+}
+"""Names of values in run.json that commands read, and the kind of each, wherever it stands."""
+_FIELDS: dict[str, Any] = {name: (kind | None, None) for names, kind in _NAMED.items() for name in names.split()}
+_Values: Any = create_model("_Values", **_FIELDS)
 
 
-class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
-    """Fields that commands read of a part of run.json: a name holds the same kind of value wherever it stands.
+class _Part(_Values):  # type: ignore[misc]  # made above
+    """A part of run.json; null stands for what is not known, and more may stand there."""
 
-    Null stands for what is not known, and more may stand there.
-    """
-
-    name: _Text = None
-    fingerprint: _Text = None
-    candidate_fingerprint: _Text = None
-    corpus_fingerprint: _Text = None
-    digest: _Text = None
-    split: _Text = None
-    subset: _Text = None
-    kind: _Text = None
-    inputs: _Text = None
-    harness: _Text = None
-    path: _Text = None
-    similarity: _Text = None
-    reading: _Text = None
-    dtype: _Text = None
-    device: _Text = None
-    finished: _Text = None
-    n_queries: Whole | None = None
-    n_documents: Whole | None = None
-    n_inputs: Whole | None = None
-    n_classes: Whole | None = None
-    n_train: Whole | None = None
-    inputs_left_out: Whole | None = None
-    n: Whole | None = None
-    of: Whole | None = None
-    nominal_bits: Bits | None = None
-    share: Share | None = None
-    changed: Share | None = None
-    mean: Share | None = None
-    value: Real | None = None
-    low: Real | None = None
-    high: Real | None = None
-    warnings: list[str] = []
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    warnings: list[str] = Field(default=[])
     forbids: dict[str, str] | None = None
     layers_never_reached: list[str] | None = None
     widths: dict[str, Whole | None] | None = None

@@ -83,10 +83,7 @@ class Identity:
             )
         model, data = _part(record, "model"), _part(record, "data")
         facts = () if _text(data, "fingerprint") else _OF_DATA
-        settings = {
-            **_part(record, "settings"),
-            **{f"data {name}": data[name] for name in facts if data.get(name) is not None},
-        }
+        told = {f"data {name}": data[name] for name in facts if data.get(name) is not None}
         candidate = _text(model, "candidate_fingerprint") or _text(_part(model, "candidate"), "fingerprint")
         return cls(
             spec=recorded,
@@ -98,7 +95,7 @@ class Identity:
             split=_text(data, "split"),
             subset=_text(data, "subset"),
             inputs=None if input_ids is None else texts_digest(sorted(map(str, input_ids)), size=16),
-            settings=json.loads(json.dumps(settings, sort_keys=True)),  # as JSON gives it back
+            settings=json.loads(json.dumps({**_part(record, "settings"), **told}, sort_keys=True)),  # as read back
         )
 
     @classmethod

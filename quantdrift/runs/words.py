@@ -40,11 +40,8 @@ def headlines(record: Record) -> dict[str, Estimate]:
     classes = classifies(record)
     first = [metric for metric in headline_metrics() if not classes or metric.family.name not in BUILT_IN]
     wanted = (_OF_CLASSES if classes else set()) | {*map(str, first)}
-    return {
-        name: estimate
-        for name, estimate in estimates_of(record).items()
-        if name in wanted or (classes and name.split("@")[0] in wanted)
-    }
+    estimates = estimates_of(record)
+    return {name: estimates[name] for name in estimates if name in wanted or (classes and name.split("@")[0] in wanted)}
 
 
 def weights_line(record: Record) -> str:

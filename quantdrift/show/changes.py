@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from quantdrift.base.display import shown
+from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts
 from quantdrift.runs.changes import KINDS, Changed
 from quantdrift.runs.identity import classifies
@@ -71,26 +72,25 @@ def counts_of(changed: Sequence[Changed]) -> dict[str, int]:
 
 def changes_grid(
     record: Mapping[str, Any],
+    evidence: Evidence,
     changed: Sequence[Changed],
     listed: Sequence[Changed],
-    columns: Sequence[Column],
+    texts: Texts,
     *,
-    n_inputs: int,
-    k: int,
-    told: str,
+    k: int = 1,
 ) -> Grid:
-    """Show `listed`, which are some of the changed inputs of a run; `told` names the source of the texts."""
+    """Show `listed`, which are some of the changed inputs of a run."""
     what = f"other first {k}" if k > 1 else "another class" if classifies(record) else "another top-1"
     parts = ", ".join(f"{count:,} {name}" for name, count in counts_of(changed).items())
     lines = (
         [f"{len(listed):,} of {len(changed):,} are shown; --all shows all"] if 0 < len(listed) < len(changed) else []
     )
     grid = table(
-        columns,
+        changed_columns(texts, exact=evidence.exact),
         listed,
-        title=f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(changed):,} of {n_inputs:,} "
+        title=f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(changed):,} of {evidence.n_inputs:,} "
         f"inputs have {what}{f' ({parts})' if parts else ''}",
-        lines=[*lines, f"{told[0].upper()}{told[1:]}"] if changed else [],
+        lines=[*lines, f"{texts.told[0].upper()}{texts.told[1:]}"] if changed else [],
     )
     return replace(grid, plain=[line for n, row in enumerate(grid.rows, start=1) for line in _lines(n, *row)])
 

@@ -26,7 +26,7 @@ from quantdrift.models.store import EmbeddingStore, digest_of
 from quantdrift.scoring.streamed import score_embeddings
 from quantdrift.spec.grammar import chooses, parse
 from quantdrift.study.folder import FailedCell, StudyFolder
-from quantdrift.study.plan import Cell, DataEntry
+from quantdrift.study.plan import Cell
 from quantdrift.study.sources import Data
 
 _WAIT = 2.0
@@ -92,7 +92,9 @@ class _Shortlists:
         entry = cell.data
         if entry.retriever is None:
             return None
-        dataset = _searched(entry, data)
+        dataset = data.of(entry)
+        if not isinstance(dataset, RetrievalDataset):
+            raise UnsupportedError(f"{entry.called} is no search, so no retriever finds anything in it; leave it out")
         key = entry.model_dump_json()
         if key not in self._found:
             settings = replace(settings_of(cell), k=entry.top)
@@ -103,18 +105,10 @@ class _Shortlists:
             arms, k = (queries, queries, documents, documents), min(entry.top, len(documents))
             state = score_embeddings(*arms, similarity=model.similarity, k=k, excluded=dataset.own_rows)
             names, rows = dataset.document_ids, state.reference_top()[0].tolist()
-            self._found[key] = Shortlist(
-                documents={
-                    query: tuple(names[row] for row in ranked if row >= 0)
-                    for query, ranked in zip(dataset.query_ids, rows, strict=True)
-                },
-                top=entry.top,
-                record={
-                    "from": "retriever",
-                    "retriever": entry.retriever,
-                    "retriever_fingerprint": opened.pair.fingerprint,
-                },
-            )
+            lists = (tuple(names[row] for row in ranked if row >= 0) for ranked in rows)
+            documents = dict(zip(dataset.query_ids, lists, strict=True))
+            named = {"retriever": entry.retriever, "retriever_fingerprint": opened.pair.fingerprint}
+            self._found[key] = Shortlist(documents=documents, top=entry.top, record={"from": "retriever", **named})
         return self._found[key]
 
 
@@ -176,14 +170,6 @@ def run_cells(
     for cell in busy:
         while not taken(cell):
             time.sleep(_WAIT)
-
-
-def _searched(entry: DataEntry, data: Data) -> RetrievalDataset:
-    """The data of an entry with a retriever."""
-    dataset = data.of(entry)
-    if not isinstance(dataset, RetrievalDataset):
-        raise UnsupportedError(f"{entry.called} is no search, so no retriever finds anything in it; leave it out")
-    return dataset
 
 
 def _opened(cell: Cell, model: LocalModel, data: Data, lists: Shortlist | None = None) -> Opened:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -30,7 +30,14 @@ STUDY, CELLS, FAILED, RUNNING = "study.json", "cells", "failed", ".running"
 
 
 class StudyRecord(Record):
-    """study.json."""
+    """study.json.
+
+    Attributes:
+        cells: the cells of the study.
+        capture: the grid of a capture study.
+        kind: the reading of its results.
+        shows: tables of the paper that it measures.
+    """
 
     FORMAT, VERSION = "quantdrift-study", 1
     WHAT, MAKE = "the record of a study", "quantdrift study run study.yaml"
@@ -61,17 +68,16 @@ class StudyFolder:
 
     Attributes:
         path: path of the folder.
-        cells: the cells of the study.
-        capture: the grid of a capture study.
-        kind: the reading of its results.
-        shows: tables of the paper that it measures.
+        record: its study.json.
     """
 
     path: Path
-    cells: tuple[Cell, ...]
-    capture: CaptureGrid | None = None
-    kind: StudyKind = "grid"
-    shows: tuple[str, ...] = ()
+    record: StudyRecord
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells of the study."""
+        return self.record.cells
 
     def place(self, name: str) -> Path:
         """Return the run folder of a cell."""
@@ -130,14 +136,11 @@ class StudyFolder:
     def fail(self, cell: Cell, error: BaseException) -> FailedCell:
         """Record why a cell failed."""
         frames = traceback.extract_tb(error.__traceback__)
-        record = FailedCell(
-            fingerprint=cell.fingerprint,
-            reason=clean(error_line(error))[:1000],
-            where=f"{type(error).__name__} in {Path(frames[-1].filename).name}, line {frames[-1].lineno}"
-            if frames
-            else "",
-            when=now(),
+        where = (
+            f"{type(error).__name__} in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
         )
+        reason = clean(error_line(error))[:1000]
+        record = FailedCell(fingerprint=cell.fingerprint, reason=reason, where=where, when=now())
         place = self.path / FAILED / f"{cell.name}.json"
         write_text(place, record.text(), what="why the cell failed")  # replaces a damaged record too
         return record
@@ -155,20 +158,11 @@ def open_study(path: Path) -> StudyFolder:
         StudyError: there is none, or it is damaged.
     """
     folder = path.parent if path.name == STUDY else path
-    record = StudyRecord.read(folder / STUDY)
-    return StudyFolder(path=folder, cells=record.cells, capture=record.capture, kind=record.kind, shows=record.shows)
+    return StudyFolder(path=folder, record=StudyRecord.read(folder / STUDY))
 
 
-def plan_into(
-    path: Path,
-    cells: Sequence[Cell],
-    fingerprints: Sequence[str | None],
-    capture: CaptureGrid | None = None,
-    *,
-    kind: StudyKind = "grid",
-    shows: Sequence[str] = (),
-) -> StudyFolder:
-    """Write the cells of a study into its folder; finished runs stay.
+def plan_into(path: Path, cells: Sequence[Cell], fingerprints: Sequence[str | None], **more: Any) -> StudyFolder:
+    """Write the cells of a study into its folder, with `more` fields of its record; finished runs stay.
 
     Raises:
         StudyError: the folder holds something else.
@@ -178,13 +172,13 @@ def plan_into(
     planned = tuple(
         cell.model_copy(update={"fingerprint": mark}) for cell, mark in zip(cells, fingerprints, strict=True)
     )
-    record = StudyRecord(cells=planned, capture=capture, kind=kind, shows=tuple(shows))
+    record = StudyRecord(cells=planned, **more)
     if not (path / CELLS).is_dir():  # beside cells a damaged record may be replaced
         record.check_place(path / STUDY)
     write_text(path / STUDY, record.text(), what="the record of the study")
     for folder in (path, path / CELLS, path / FAILED, path / RUNNING):
         clear_dead(folder)
-    return StudyFolder(path=path, cells=planned, capture=capture, kind=kind, shows=record.shows)
+    return StudyFolder(path=path, record=record)
 
 
 def check_folder(path: Path) -> None:

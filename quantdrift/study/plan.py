@@ -372,21 +372,15 @@ def cells_of(study: Study) -> tuple[Cell, ...]:
         for data in study.data:
             schemes = [scheme for scheme in study.schemes if not _matches(study.exclude, model, scheme, data)]
             schemes += [
-                str(row.scheme)
-                for row in study.include
-                if _matches([Row(model=row.model, data=row.data)], model, "", data)
+                row.scheme for row in study.include if _matches([Row(model=row.model, data=row.data)], model, "", data)
             ]
+            settings = data.settings.over(model.settings.over(study.settings))
             for scheme in schemes:
                 for seeded in _seeded(scheme, study.seeds):
+                    key = model.called, str(seeded), data.called
                     spec = Spec(model=model.model.replace("{data}", data.plain), scheme=seeded)
-                    name = f"{_slug(model.called)}@{_slug(str(seeded))}_on_{_slug(data.called)}"
-                    cells[model.called, str(seeded), data.called] = Cell(
-                        name=name,
-                        spec=spec,
-                        model=model.called,
-                        data=data,
-                        settings=data.settings.over(model.settings.over(study.settings)),
-                    )
+                    name = "{}@{}_on_{}".format(*map(_slug, key))
+                    cells[key] = Cell(name=name, spec=spec, model=model.called, data=data, settings=settings)
     if not cells:
         raise StudyError("the study has no cells: everything is excluded")
     if twice := _twice([cell.name for cell in cells.values()]):

@@ -131,14 +131,12 @@ class Sized:
         model: the model's name in the study.
         scheme: the candidate's canonical scheme.
         corpus: the corpus' name in the study, without a size.
-        large: the run on the largest part.
         effect: the comparison of both, query by query.
     """
 
     model: str
     scheme: str
     corpus: str
-    large: Run
     effect: SizeEffect
 
 
@@ -154,7 +152,7 @@ def sized_of(cells: Iterable[tuple[Cell, Run | None]]) -> list[Sized]:
         if len(runs) > 1:
             small, *_, large = sorted(runs, key=lambda run: int(run.record["data"]["corpus_size"]["n"]))
             effect = compare_sizes(small.evidence(), large.evidence())
-            compared.append(Sized(model=model, scheme=scheme, corpus=corpus, large=large, effect=effect))
+            compared.append(Sized(model=model, scheme=scheme, corpus=corpus, effect=effect))
     return compared
 
 
@@ -173,17 +171,18 @@ def pooled(results: Sequence[Result], metric: Metric) -> list[Pooled]:
         runs: dict[str, dict[str, list[Run]]] = {}
         for result in results:
             if result.cell.model == model and result.run is not None and not is_part(result.run.record):
-                runs.setdefault(_unseeded(result.parsed), {}).setdefault(result.cell.data.called, []).append(result.run)
+                of_scheme = runs.setdefault(str(unseeded(result.parsed)), {})
+                of_scheme.setdefault(result.cell.data.called, []).append(result.run)
         first = next(iter(runs), "")
         tests = []
-        for scheme, of_scheme in list(runs.items())[1:]:
-            strata = {data: (runs[first][data], seeds) for data, seeds in of_scheme.items() if data in runs[first]}
+        for scheme, of_data in list(runs.items())[1:]:
+            strata = {data: (runs[first][data], seeds) for data, seeds in of_data.items() if data in runs[first]}
             if test := pool(strata, metric, model=model, scheme=scheme, against=first):
                 tests.append(test)
         compared += adjusted(tests, metric)
     return compared
 
 
-def _unseeded(scheme: Scheme) -> str:
+def unseeded(scheme: Scheme) -> Scheme:
     """Return the scheme without its seed."""
-    return str(replace(scheme, options=tuple(option for option in scheme.options if option[0] != "seed")))
+    return replace(scheme, options=tuple(option for option in scheme.options if option[0] != "seed"))

@@ -56,11 +56,9 @@ class Suite(BaseModel, frozen=True, extra="forbid"):
         if models:
             content = {**content, "models": [*models]}
         if data:
+            keys = {"retriever", "top", "sizes", "neighbours"}
             entries = [entry if isinstance(entry, dict) else {} for entry in content["data"]]
-            kept = [
-                {key: entry[key] for key in ("retriever", "top", "sizes", "neighbours") if key in entry}
-                for entry in entries
-            ]
+            kept = [{key: value for key, value in entry.items() if key in keys} for entry in entries]
             ways = [way for place, way in enumerate(kept) if way not in kept[:place]]
             given = [DataEntry.model_validate(entry).model_dump(exclude_none=True) for entry in data]
             content = {**content, "data": [{**entry, **way} for entry in given for way in ways]}

@@ -431,7 +431,7 @@ def read_capture(folders: Sequence[StudyFolder], metrics: Sequence[Metric]) -> C
     done: dict[str, dict[tuple[str, str], Run]] = {}
     wanted: dict[Point, dict[str, str]] = {}
     for folder in folders:
-        if (grid := folder.capture) is None:
+        if (grid := folder.record.capture) is None:
             raise StudyError(f"{folder.path} is no capture study: its study.yaml has no block `capture`")
         for cell in folder.cells:
             if (run := folder.run(cell)) is not None:
@@ -457,7 +457,7 @@ def read_capture(folders: Sequence[StudyFolder], metrics: Sequence[Metric]) -> C
         if {_LOW, _HIGH} < there.keys():
             points[point] = there
         missing += len(schemes_of) - len(points.get(point, (_LOW, _HIGH)))
-    criteria = dict.fromkeys(name for folder in folders if folder.capture for name in folder.capture.criteria)
+    criteria = dict.fromkeys(name for folder in folders if (grid := folder.record.capture) for name in grid.criteria)
     values = {name: _corpus(name, list(runs.values()), metrics) for name, runs in done.items()}
     return Capture(criteria=[*criteria], metrics=tuple(metrics), points=points, missing=missing, corpora=values)
 

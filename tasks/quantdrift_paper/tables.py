@@ -147,7 +147,7 @@ class Source:
     @cached_property
     def capture(self) -> Capture:
         """What the capture studies among them say; nothing, where there is none."""
-        studies = [folder for folder in self.folders if folder.capture is not None]
+        studies = [folder for folder in self.folders if folder.record.capture is not None]
         return read_capture(studies, [parse_metric(name) for name in METRICS])
 
     @cached_property
@@ -248,7 +248,7 @@ def command(
     given = {name for names in made.values() for name in names}
     lines = [] if claim is None else [claim]
     lines += [f"{kind}: {', '.join(names)}" for kind, names in made.items() if names]
-    shows = dict.fromkeys(name for folder in folders for name in folder.shows)
+    shows = dict.fromkeys(name for folder in folders for name in folder.record.shows)
     missed = {name: left_out.get(name) or "the paper has no table of this name" for name in shows if name not in given}
     if missed:
         lines.append("not given: " + "; ".join(f"{name} ({why})" for name, why in missed.items()))

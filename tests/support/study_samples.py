@@ -27,7 +27,7 @@ def planned(folder: Path, content: Mapping[str, Any], finished: Callable[[Cell],
     """Plan a study, and write the runs of its cells that are finished; the others are open."""
     study = read(content, folder / "study.yaml", folder=folder)
     cells = cells_of(study)
-    made = plan_into(folder, cells, [f"mark {number}" for number in range(len(cells))], study.capture)
+    made = plan_into(folder, cells, [f"mark {number}" for number in range(len(cells))], capture=study.capture)
     for cell in made.cells:
         if run := finished(cell):
             run_of(made.place(cell.name), run[0], **{"spec": str(cell.spec), "cell": cell.fingerprint, **run[1]})

@@ -1,7 +1,4 @@
-"""The card of a quantized model on the Hugging Face hub: a section of README.md, and metadata.
-
-The metadata are base_model, and results in the model-index.
-"""
+"""The card of a quantized model on the Hugging Face hub: a section of README.md, and what it was made of."""
 
 import math
 import re
@@ -16,7 +13,6 @@ from quantdrift.base.display import clean, markdown_table, prose
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.metrics.base import estimates
-from quantdrift.metrics.keys import key_of
 from quantdrift.metrics.numbers import cell, show
 from quantdrift.runs.folder import Run, refuse_copies
 from quantdrift.runs.identity import Identity, classifies
@@ -62,7 +58,7 @@ class Card:
 
     Attributes:
         section: the section, as Markdown.
-        metadata: the front matter; without `base_model` if the hub does not have the model.
+        metadata: the front matter, `base_model`; empty if the hub does not have the model.
     """
 
     section: str
@@ -72,7 +68,7 @@ class Card:
     def text(self) -> str:
         """A README.md with these parts alone."""
         front = yaml.safe_dump(dict(self.metadata), sort_keys=False, allow_unicode=True, width=math.inf)
-        return f"---\n{front}---\n\n{self.section}\n"
+        return f"---\n{front}---\n\n{self.section}\n" if self.metadata else f"{self.section}\n"
 
 
 def card_of(runs: Sequence[Run], *, base_model: str | None = None) -> Card:
@@ -95,9 +91,7 @@ def card_of(runs: Sequence[Run], *, base_model: str | None = None) -> Card:
     rows = sorted(map(_row, runs), key=lambda row: row.data)
     model = runs[0].record.get("model") or {}
     base = base_model or (model.get("canonical") if model.get("kind") in {"hub", "embedded"} else None)
-    called = clean(str(base or model.get("canonical") or _last(str(model.get("name") or "unknown"))))
-    metadata: dict[str, Any] = {"base_model": called, "base_model_relation": "quantized"} if base else {}
-    metadata["model-index"] = [{"name": f"{called.rpartition('/')[2]}-quantized", "results": list(_results(rows))}]
+    metadata = {"base_model": clean(str(base)), "base_model_relation": "quantized"} if base else {}
     parts = [[row for row in rows if row.answer == answer] for answer in sorted({row.answer for row in rows})]
     return Card(section="\n\n".join([TITLE, *map(_table, parts), "\n".join(_meanings(rows))]), metadata=metadata)
 
@@ -166,38 +160,3 @@ def _meanings(rows: Sequence[Row]) -> Iterator[str]:
     yield "- In brackets: 95 % intervals, which hold for inputs like these; your own may be harder."
     versions = {str((row.run.record.get("versions") or {}).get("quantdrift") or "") for row in rows}
     yield f"- Measured by quantdrift {prose(clean(', '.join(sorted(versions))))}."
-
-
-# --- the metadata ---------------------------------------------------------------------------------
-
-
-def _results(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Entries of the model-index: one for each task and data, with the metrics of every scheme."""
-    groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        data = row.run.record["data"]
-        groups.setdefault((_task(row), data["name"], clean(str(data.get("split") or "test"))), []).append(row)
-    for (task, name, split), group in groups.items():
-        kind = re.sub(r"[^\w./-]+", "-", name).strip("-./") or "data"
-        yield {
-            "task": {"type": task, "name": task.replace("-", " ").title()},
-            "dataset": {"name": clean(name), "type": kind, "split": split},
-            "metrics": [metric for row in group for metric in _metrics(row)],
-        }
-
-
-def _task(row: Row) -> str:
-    data = row.run.record["data"]
-    if row.answer != "class":
-        return "reranking" if data.get("shortlist") else "information-retrieval"
-    return {"texts": "text-classification", "images": "image-classification"}.get(data.get("inputs"), "classification")
-
-
-def _metrics(row: Row) -> Iterator[dict[str, Any]]:
-    after = row.quality[1]
-    names = {after: str(after), _FLIP: f"Another {row.answer}", _LOST: f"Right {row.answer} lost"}
-    for metric, name in names.items():
-        if (value := row.estimates[metric].value) is not None:
-            kind = key_of(metric) if metric in {_FLIP, _LOST} else key_of(metric).removeprefix("drift_")
-            label = f"{name} ({row.scheme})"
-            yield {"type": kind, "value": round(value, 4), "name": label, "args": {"scheme": row.scheme}}

@@ -15,7 +15,7 @@ def command(
     """Print a model card with what quantization changed: a section of README.md, and metadata.
 
     The runs are of one model, on any data and with any schemes; each becomes a row of the table. The Hugging Face hub
-    reads the metadata: base_model, and results in the model-index.
+    reads the metadata: base_model.
 
     For example: quantdrift report --card RUN > README.md
 

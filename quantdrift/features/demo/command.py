@@ -17,7 +17,7 @@ from quantdrift.cli.options import SPEC, flag, option
 from quantdrift.finished.texts import read_texts
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import RECORD, Run, read_run
-from quantdrift.show.changes import changed_columns, changes_grid
+from quantdrift.show.changes import changes_grid
 from quantdrift.show.output import Output, emit
 from quantdrift.spec.grammar import Spec, parse
 
@@ -55,8 +55,7 @@ def _broken(run: Run, task: str) -> Output:
     """Show the questions whose answers changed most harmfully, with texts, and what to type next."""
     evidence, changed = run.evidence(), changed_inputs(run.evidence(), 1)
     texts, listed = read_texts(run, data=None, task=task), changed[:_BROKEN]
-    columns = changed_columns(texts, exact=evidence.exact)
-    grid = changes_grid(run.record, changed, listed, columns, n_inputs=evidence.n_inputs, k=1, told=texts.told)
+    grid = changes_grid(run.record, evidence, changed, listed, texts)
     place = shlex.quote(os.path.relpath(run.path))
     following = {
         f"quantdrift show {place} --task {task} --all": "all of them",

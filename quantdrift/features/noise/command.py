@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantdrift.base.display import clean
-from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.paths import RUNS
 from quantdrift.base.text import percent
 from quantdrift.cli.measuring import slug
-from quantdrift.cli.options import OnSchemes, argument, of_texts, option, prints
+from quantdrift.cli.options import OnSchemes, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, metric_columns, table
 from quantdrift.spec.grammar import is_endpoint, parse
@@ -43,7 +43,9 @@ def command(options: NoiseOptions) -> Output:
             f"noise varies how a model runs here, and {options.model} runs elsewhere; see the noise floor of a run, or "
             "quantdrift canary save, for the effect of batches there"
         )
-    dataset = of_texts(options.dataset, "noise")
+    dataset = options.dataset
+    if "image" in dataset.kinds:
+        raise UnsupportedError(f"noise takes queries and documents that are texts, and {dataset.name} has images")
     from quantdrift.candidate.refusals import check_pair
     from quantdrift.cli.studying import measured_schemes
     from quantdrift.features.noise.study import METRICS, SCHEMES

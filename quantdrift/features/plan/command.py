@@ -11,7 +11,7 @@ from quantdrift.base.text import counted, percent
 from quantdrift.cli.measuring import default_place
 from quantdrift.cli.options import CONFIG, METRIC, Measuring, OnData, argument, option, prints, share_option
 from quantdrift.data.labelled import Dataset, sampled, size_of
-from quantdrift.features.plan.power import Needed, Question, needed_by
+from quantdrift.features.plan.power import Needed, needed_by
 from quantdrift.gate.result import ALPHA
 from quantdrift.gate.rules import Rule, configured, default_rules, parse_rule
 from quantdrift.gate.target import target_of_run
@@ -101,8 +101,8 @@ def command(options: PlanOptions) -> Output:
         target = replace(target, identity=replace(target.identity, data_fingerprint=fingerprint))
     if not rules:
         rules = [replace(rule, number=options.margin or rule.number) for rule in default_rules(target)]
-    question = Question(there=size_of(dataset), alpha=alpha, power=options.power)
-    return _shown(run, needed_by(rules, target, baseline, question=question), options, dataset, against)
+    needs = needed_by(rules, target, baseline, there=size_of(dataset), alpha=alpha, power=options.power)
+    return _shown(run, needs, options, dataset, against)
 
 
 def _run_on(path: Path, fingerprint: str, model: str) -> Run:

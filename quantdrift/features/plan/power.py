@@ -1,7 +1,7 @@
 """Compute how many inputs the rules of a gate need, from how many differ in a pilot."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -64,23 +64,8 @@ class Needed:
         return {**as_json(self), "rule": str(self.rule), "metric": str(self.rule.metric), "enough": self.enough}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """The data and the tests, which all rules share.
-
-    Attributes:
-        there: inputs in the data.
-        alpha: level of the tests.
-        power: probability that one rule passes if neither side is better.
-    """
-
-    there: int
-    alpha: float
-    power: float
-
-
 def needed_by(
-    rules: Sequence[Rule], pilot: Target, baseline: Target | None = None, *, question: Question
+    rules: Sequence[Rule], pilot: Target, baseline: Target | None = None, *, there: int, **at: float
 ) -> list[Needed]:
     """Compute how many inputs each rule needs to pass, if neither the run nor its baseline is better.
 
@@ -91,7 +76,9 @@ def needed_by(
         rules: comparisons, each with a margin.
         pilot: a run on some inputs.
         baseline: a run that has these inputs too.
-        question: inputs of the data, level and power.
+        there: inputs in the data.
+        at: `alpha`, the level of the tests, and `power`, the probability that one rule passes if neither side is
+            better.
 
     Raises:
         RunError: pilot and baseline are not comparable, or the baseline lacks inputs.
@@ -102,7 +89,7 @@ def needed_by(
     matched = match(now, before)
     if matched.differs:
         raise RunError(f"the pilot and the run of --against are not comparable: {'; '.join(matched.differs)}")
-    return [_needed(rule, pilot, matched, question, independent=baseline is None) for rule in rules]
+    return [_needed(rule, pilot, matched, there=there, at=at, independent=baseline is None) for rule in rules]
 
 
 def _same_inputs(now: Snapshot, before: Snapshot) -> Snapshot:
@@ -115,19 +102,16 @@ def _same_inputs(now: Snapshot, before: Snapshot) -> Snapshot:
     return before.part(rows)
 
 
-def _needed(rule: Rule, pilot: Target, matched: Matched, question: Question, *, independent: bool) -> Needed:
+def _needed(
+    rule: Rule, pilot: Target, matched: Matched, *, there: int, at: Mapping[str, float], independent: bool
+) -> Needed:
     assert rule.number is not None  # every rule of a plan has a margin
     after, before = (side.values[str(rule.metric)] for side in (matched.now, matched.before))
     defined = ~np.isnan(after)
     kept = defined & ~np.isnan(before) & ~noisy_inputs(rule, matched)
     n, usable = int(kept.sum()), float(kept.mean())
-    needed = Needed(
-        rule=rule,
-        margin=rule.number,
-        pilot=rule.metric.estimate(after[defined]) if defined.any() else Estimate(value=None),
-        usable=usable,
-        there=question.there,
-    )
+    value = rule.metric.estimate(after[defined]) if defined.any() else Estimate(value=None)
+    needed = Needed(rule=rule, margin=rule.number, pilot=value, usable=usable, there=there)
     if not n:
         return replace(needed, reason=rule.metric.family.undefined_when)
     step = (_changes(rule, pilot, after) if independent else after - before)[kept]
@@ -138,20 +122,15 @@ def _needed(rule: Rule, pilot: Target, matched: Matched, question: Question, *, 
         return replace(needed, reason="no input of the pilot differs, and the metric has no bounds")
 
     def to_pass(spread: Spread, margin: float) -> int:
-        at = {"margin": margin, "alpha": question.alpha, "power": question.power}
-        n = inputs_for_rate(spread.share, **at) if rate else inputs_for_mean(spread, span=span, **at)
+        tests: dict[str, float] = {"margin": margin, **at}
+        n = inputs_for_rate(spread.share, **tests) if rate else inputs_for_mean(spread, span=span, **tests)
         return math.ceil(n / usable)
 
     typical = spreads[0]
     ends = [to_pass(spread, rule.number) for spread in spreads]
-    return replace(
-        needed,
-        differs=typical.share,
-        to_pass=ends[0],
-        to_pass_low=min(ends),
-        to_pass_high=max(ends),
-        smallest=smallest_margin(lambda margin: to_pass(typical, margin), question.there, span=span),
-    )
+    smallest = smallest_margin(lambda margin: to_pass(typical, margin), there, span=span)
+    needed = replace(needed, differs=typical.share, smallest=smallest)
+    return replace(needed, to_pass=ends[0], to_pass_low=min(ends), to_pass_high=max(ends))
 
 
 def smallest_margin(inputs: Callable[[float], int], n: int, *, span: float) -> float | None:

@@ -140,7 +140,7 @@ def waterfalls_of(folder: StudyFolder) -> list[Waterfall]:
     Raises:
         StudyError: it is another kind of study, or a cell is missing.
     """
-    if folder.kind != "waterfall":
+    if folder.record.kind != "waterfall":
         raise StudyError(f"expected a folder that quantdrift waterfall wrote; got {folder.path}")
     evidence: dict[Stages, Evidence] = {}
     for cell in folder.cells:

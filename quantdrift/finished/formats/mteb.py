@@ -34,14 +34,9 @@ def _read(source: Source) -> FinishedRun:
                 parts[f"{task}{subset}/{split}"] = Part(kind="rankings", content=predictions)
     if not parts:
         raise DataError(f"{path} holds no predictions; run mteb with --prediction-folder")
-    return FinishedRun(
-        path=path,
-        format="mteb",
-        name=models.pop() if len(models) == 1 else path.name,
-        digest=digest(*texts),
-        parts=parts,
-        data=None if path.is_dir() else path.name.removesuffix(_SUFFIX),
-    )
+    name = models.pop() if len(models) == 1 else path.name
+    data = None if path.is_dir() else path.name.removesuffix(_SUFFIX)
+    return FinishedRun(path=path, format="mteb", name=name, digest=digest(*texts), parts=parts, data=data)
 
 
 def _accepts(source: Source) -> bool:

@@ -1,21 +1,19 @@
 """What rules need, from a pilot: as the gate itself says, and where there is no baseline as two that are alike."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from quantdrift.base.errors import RunError
-from quantdrift.features.plan.power import Needed, Question, needed_by
+from quantdrift.features.plan.power import Needed, needed_by
 from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.target import Target
 from support.gate_samples import evidence, judged, rules, target
 
 
 def needed(rule: str, pilot: Target, baseline: Target | None = None, **changes: Any) -> Needed:
-    question = Question(there=500, alpha=0.05, power=0.8)
-    (need,) = needed_by(rules(rule), pilot, baseline, question=replace(question, **changes))
+    (need,) = needed_by(rules(rule), pilot, baseline, **{"there": 500, "alpha": 0.05, "power": 0.8, **changes})
     return need
 
 

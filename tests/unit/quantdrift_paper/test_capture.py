@@ -12,7 +12,7 @@ from scipy.stats import bootstrap
 from quantdrift.base.errors import StudyError
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.show.tables import write_table
-from quantdrift.study.folder import StudyFolder
+from quantdrift.study.folder import StudyFolder, StudyRecord
 from quantdrift.study.plan import Cell
 from quantdrift_paper.capture import METRICS, Captured, Contest, columns_of, read_capture, rows_of
 from quantdrift_paper.tables import Source
@@ -182,7 +182,7 @@ def test_what_has_no_capture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MetricError, match="not separation"):
         read_capture([study], [parse_metric("separation")])
     with pytest.raises(StudyError, match="no block `capture`"):
-        read_capture([StudyFolder(path=study.path, cells=study.cells)], [FLIP])
+        read_capture([StudyFolder(path=study.path, record=StudyRecord(cells=study.cells))], [FLIP])
 
 
 PAPERS = "gap_exact+solver=greedy"

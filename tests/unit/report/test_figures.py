@@ -109,8 +109,7 @@ def result(scheme: str, data: str, flip: float, bits: float = 4.0) -> Result:
 def test_means_over_corpora_have_the_papers_standard_error() -> None:
     seeds = [result("W3-gptq", "a", 0.4), result("W3-gptq+seed=1", "a", 0.6)]
     single, several, seeded = study_figures.averaged(
-        [result("W8", "a", 0.05), result("W4", "a", 0.1), result("W4", "b", 0.2), result("W4", "c", 0.6), *seeds],
-        "flip@1",
+        [result("W8", "a", 0.05), result("W4", "a", 0.1), result("W4", "b", 0.2), result("W4", "c", 0.6), *seeds]
     )
     assert (single.value, single.low, single.high, single.n) == (0.05, pytest.approx(0.04), pytest.approx(0.07), 1)
     error = np.std([0.1, 0.2, 0.6], ddof=1) / np.sqrt(3)
