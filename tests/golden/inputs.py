@@ -118,25 +118,12 @@ def write_questions(folder: Path) -> None:
         gold = rng.randrange(3)
         rows.append({"q": f"{rng.choice(list(DEEDS))} {choices[gold]}", "c": choices, "g": gold})
     write_lines(folder / "golden.jsonl", rows)
-    (folder / "golden.yaml").write_text(
-        json.dumps(  # JSON is YAML
-            {
-                "task": "golden_questions",
-                "dataset_path": "json",
-                "dataset_kwargs": {
-                    "data_files": {"validation": str(folder / "golden.jsonl")},
-                    "cache_dir": str(folder / "kept"),
-                },
-                "validation_split": "validation",
-                "output_type": "multiple_choice",
-                "doc_to_text": "{{q}}:",
-                "doc_to_choice": "c",
-                "doc_to_target": "g",
-                "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-                "metadata": {"version": 1.0},
-            }
-        )
-    )
+    files = {"data_files": {"validation": str(folder / "golden.jsonl")}, "cache_dir": str(folder / "kept")}
+    task = {"dataset_path": "json", "dataset_kwargs": files, "validation_split": "validation"}
+    task |= {"task": "golden_questions", "output_type": "multiple_choice", "metadata": {"version": 1.0}}
+    task |= {"doc_to_text": "{{q}}:", "doc_to_choice": "c", "doc_to_target": "g"}
+    task |= {"metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]}
+    (folder / "golden.yaml").write_text(json.dumps(task))  # JSON is YAML
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -173,16 +160,9 @@ def bert_config(**more: Any) -> Any:
     """Two layers of width 64, with a second group that is half a group."""
     from transformers import BertConfig  # noqa: PLC0415 -- heavy
 
-    return BertConfig(
-        vocab_size=len(vocabulary()) + 4,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=192,
-        max_position_embeddings=48,
-        initializer_range=0.2,
-        **more,
-    )
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 192}
+    limits = {"vocab_size": len(vocabulary()) + 4, "max_position_embeddings": 48}
+    return BertConfig(**sizes, **limits, initializer_range=0.2, **more)
 
 
 def save_encoder(folder: Path) -> None:
@@ -212,20 +192,10 @@ def save_language_model(folder: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 -- likewise
 
     torch.manual_seed(2)
-    config = LlamaConfig(
-        vocab_size=len(vocabulary()) + 4,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
-        bos_token_id=2,
-        eos_token_id=3,
-        pad_token_id=0,
-    )
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3}
+    tokens = {"vocab_size": len(vocabulary()) + 4, "bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    config = LlamaConfig(**sizes, **heads, **tokens, tie_word_embeddings=False)
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer = word_tokenizer(framed=False)
     tokenizer.bos_token, tokenizer.eos_token = "[CLS]", "[SEP]"

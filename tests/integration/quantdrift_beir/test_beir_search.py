@@ -6,37 +6,31 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from beir import util
 from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense.util import dot_score
 
 from integration.quantdrift_beir.beir_samples import assert_same_results, dataset_of, exact, model, qrels_of, texts
 from quantdrift.base.errors import ScoreError, UnsupportedError
-from quantdrift.base.progress import Silent
+from quantdrift.data.retrieval import read_qrels
 from quantdrift.evidence.perturbation import flips
-from quantdrift.finished.diff import diff_runs
+from quantdrift.finished.diff import diff_runs, estimate_of
 from quantdrift.finished.formats import read_finished
+from quantdrift.metrics import parse_metric
 from quantdrift.models.inputs import Settings
-from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.spec.grammar import parse
 from quantdrift_beir import PairedResults, QuantizedPair
-from support.asking import run_pair
 from support.candidate_samples import quantized
+from support.versus_samples import run_any
 
 CORPUS, QUERIES = texts()
 ASKED = {"query": "query", "passage": "document"}  # prompts as quantdrift run chooses them
 
 
 def own_run(folder: str, scheme: str, out: Path, corpus: Any = CORPUS, **settings: Any) -> Run:
-    return run_pair(
-        parse(f"{folder}@{scheme}"),
-        dataset_of(corpus, QUERIES),
-        out=out,
-        settings=Settings(batch_size=8, **settings),
-        store=EmbeddingStore(None),
-        progress=Silent(),
-        device="cpu",
-    )
+    how = Settings(batch_size=8, **settings)
+    return run_any(parse(f"{folder}@{scheme}"), out, dataset=dataset_of(corpus, QUERIES), settings=how)
 
 
 @pytest.mark.parametrize("function", ["cos_sim", "dot"])
@@ -95,16 +89,6 @@ def test_a_document_of_the_querys_own_id_is_left_out_of_everything(folder: str) 
     assert results.drift["flip@1"] == before
 
 
-def test_quantdrift_run_leaves_out_what_beir_leaves_out(folder: str, tmp_path: Path) -> None:
-    corpus = {**CORPUS, **{name: {"title": "", "text": words} for name, words in QUERIES.items()}}
-    pair = QuantizedPair(model(folder, prompt_names=ASKED), "W3")
-    saved = exact(pair).search(corpus, QUERIES, 1000, "cos_sim").save(tmp_path / "saved", qrels=qrels_of(QUERIES))
-    run = own_run(folder, "W3", tmp_path / "run", corpus=corpus)
-    ours, theirs = (pq.read_table(run.path / "evidence.parquet") for run in (run, saved))
-    assert ours.equals(theirs)
-    assert run.record["settings"]["own_ids"] == "left out"
-
-
 def test_another_score_function_is_refused(folder: str) -> None:
     searcher = exact(QuantizedPair(model(folder), "W3"))
     searcher.score_functions["bent"] = lambda queries, documents: torch.sin(3 * dot_score(queries, documents))
@@ -136,3 +120,10 @@ def test_beirs_own_metrics_are_the_candidates_and_a_saved_run_reads_back(folder:
     record = read_run(tmp_path / "run").record
     assert ndcg["NDCG@10"] == round(record["metrics"]["ndcg@10"]["value"], 5)
     assert (record["spec"], record["data"]["name"]) == (f"{folder}@W2-g128-rtn", "few")
+    # what beir itself writes, 0 for every rank, is compared by `diff`
+    util.write_to_tsv(str(tmp_path / "test.tsv"), qrels)
+    for name, lists in (("a", results.reference), ("b", dict(results))):
+        util.save_runfile(str(tmp_path / f"{name}.trec"), lists)
+    runs = [read_finished(tmp_path / f"{name}.trec") for name in ("a", "b")]
+    (part,) = diff_runs(*runs, qrels=read_qrels(tmp_path / "test.tsv")).parts
+    assert round(estimate_of(parse_metric("ndcg@10"), part).value or 0, 5) == ndcg["NDCG@10"]

@@ -9,6 +9,7 @@ from typing import Any
 import mteb
 import torch
 from datasets import Dataset, DatasetDict
+from mteb._create_dataloaders import _create_dataloader_from_texts
 from mteb.abstasks import AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.mocks import mock_tasks
@@ -59,6 +60,13 @@ def scores(model: Any, task: Any, **kwargs: Any) -> Mapping[str, list[dict[str, 
     options = {"cache": None, "co2_tracker": False, "encode_kwargs": dict(QUIET), **kwargs}
     result = mteb.evaluate(model, task, show_progress_bar=False, **options)
     return result.task_results[0].scores
+
+
+def embed(model: Any, texts: list[str]) -> Any:
+    """Embeddings of texts by a model of mteb's."""
+    loader = _create_dataloader_from_texts(texts, batch_size=8)
+    asked = {"task_metadata": mock_tasks.MockSTSTask().metadata, "hf_split": "test", "hf_subset": "default"}
+    return model.encode(loader, **asked, **QUIET)
 
 
 def split_data(

@@ -183,15 +183,6 @@ def test_images_of_a_task_are_decoded_when_they_are_needed(listed: Any) -> None:
     assert len(data.train.ids) == 3
 
 
-def test_what_a_study_would_read_differently_is_refused(listed: Any, tmp_path: Path) -> None:
-    name = listed(search("TinyPrompted"))
-    model = save_encoder(tmp_path, prompts={**PROMPTS, "TinyPrompted-query": "now "})
-    Path("study.yaml").write_text(json.dumps({"models": [str(model)], "schemes": ["W2"], "data": [{"mteb": name}]}))
-    code, out, err = cli("study", "run", "study.yaml", "--quiet")
-    assert code == 1
-    assert "TinyPrompted-query" in " ".join(f"{out} {err}".split())
-
-
 def test_a_task_is_taken_by_name_on_the_command_line_too(listed: Any, tmp_path: Path) -> None:
     model, name = save_encoder(tmp_path), listed(search())
     code, out, _ = cli("run", f"{model}@W2-rtn", "--task", name, "--quiet", "--json")
@@ -208,13 +199,9 @@ def test_a_task_is_taken_by_name_on_the_command_line_too(listed: Any, tmp_path: 
 
 def test_other_tasks_splits_and_subsets(listed: Any) -> None:
     content = split_data(12, 20)
-    several = listed(
-        retrieval_task(
-            "TinyTwo",
-            {"de": {"test": content}, "en": {"test": content}},
-            languages={"de": ["deu-Latn"], "en": ["eng-Latn"]},
-        )
-    )
+    languages = {"de": ["deu-Latn"], "en": ["eng-Latn"]}
+    two = retrieval_task("TinyTwo", {name: {"test": content} for name in languages}, languages=languages)
+    several = listed(two)
     assert len(read_task(several, "test", "en").query_ids) == 12  # type: ignore[union-attr]
     with pytest.raises(DataError, match="has 2 subsets"):
         read_task(several, "test", None)
