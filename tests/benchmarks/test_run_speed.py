@@ -172,6 +172,6 @@ def test_a_study_against_its_bare_passes(tmp_path: Path) -> None:
     again = time.process_time() - end[1]
     wall, of_process = ((end[i] - middle[i]) / (middle[i] - bare_first[i]) for i in (0, 1))
     shape = f"{N_DOCUMENTS} documents, {N_QUERIES} queries, {len(SCHEMES)} schemes, {torch.get_num_threads()} threads"
-    report("study / bare_study passes and what they need, wall clock", [wall], shape)
-    report("study / bare_study passes and what they need, CPU time", [of_process], shape)
+    report("study / bare passes and what they need, wall clock", [wall], shape)
+    report("study / bare passes and what they need, CPU time", [of_process], shape)
     report("the same study again / first time, CPU time", [again / (end[1] - middle[1])], shape)

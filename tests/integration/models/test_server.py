@@ -308,10 +308,10 @@ def test_both_models_may_be_on_servers(served: Server, here: Run, tmp_path: Path
     assert record["model"]["fingerprint"] != record["model"]["candidate_fingerprint"]
     # three requests to know each model; eight documents and three queries in threes, to both; and
     # for the noise floor once more the queries, and the documents that are the first or second of one: four of the
-    # reference, three of the candidate, whose answers can depend on what a served batches
+    # reference, three of the candidate, whose answers can depend on what a server batches
     assert sorted(len(request) for request in served.asked) == sorted(
         [8, 5, 3] * 2 + [3, 3, 3, 2] * 2 + [4, 3] + [3, 3]
     )
-    assert "bits per weight: not known, a served has the weights" in shown_run(run).about
+    assert "bits per weight: not known, a server has the weights" in shown_run(run).about
     (point,) = law_runs([run])
     assert point.bits == "stored"
