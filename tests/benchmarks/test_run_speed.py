@@ -33,8 +33,8 @@ from quantdrift.study.cells import run_cells
 from quantdrift.study.folder import plan_into
 from quantdrift.study.plan import cells_of, read_study
 from quantdrift.study.sources import Data, fingerprint_of
-from support.asking import run_pair
 from support.beir_folder import write_beir_folder
+from support.versus_samples import run_pair
 
 ROUNDS = 3
 
@@ -128,15 +128,8 @@ def study(place: Path, data: Path, schemes: Sequence[str]) -> Callable[[], None]
         cells, sources = cells_of(read_study(file)), Data()
         folder = plan_into(place / "study", cells, [fingerprint_of(cell, sources) for cell in cells])
         failures: list[object] = []
-        run_cells(
-            folder.cells,
-            folder,
-            sources,
-            store=EmbeddingStore(place / "cache"),
-            progress=Silent(),
-            announce=lambda cell: None,
-            failed=lambda cell, why: failures.append(why),
-        )
+        how = {"store": EmbeddingStore(place / "cache"), "progress": Silent(), "announce": lambda cell: None}
+        run_cells(folder.cells, folder, sources, failed=lambda cell, why: failures.append(why), **how)
         assert not failures
         assert {folder.state(cell) for cell in folder.cells} == {"done"}
 

@@ -50,15 +50,9 @@ def lm_eval_results() -> Any:
     from lm_eval.tasks import TaskManager  # noqa: PLC0415 -- likewise
 
     manager = TaskManager(include_path=str(Path("tasks").absolute()), include_defaults=False)
-    results = simple_evaluate(
-        "quantdrift",
-        model_args="pretrained=lm,scheme=W3-rtn",
-        tasks=["golden_questions"],
-        task_manager=manager,
-        bootstrap_iters=0,
-        device="cpu",
-        batch_size=4,
-    )
+    how: Any = {"task_manager": manager, "bootstrap_iters": 0, "device": "cpu", "batch_size": 4}
+    pair = "pretrained=lm,scheme=W3-rtn"
+    results = simple_evaluate("quantdrift", model_args=pair, tasks=["golden_questions"], **how)
     assert results is not None
     return json.loads(json.dumps(results["results"], default=str))
 

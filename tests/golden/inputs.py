@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from support.beir_folder import write_beir_folder
+
 TOPICS = {
     "garden": ("tomatoes", "roses", "hedges", "compost", "lawns", "apple trees", "bees", "herbs"),
     "kitchen": ("bread", "soup", "knives", "ovens", "pasta", "coffee", "cheese", "jam"),
@@ -64,7 +66,7 @@ def write_all(folder: Path) -> None:
         study = {"models": ["minilm"], "schemes": ["W3-rtn"], "data": data, "settings": {"k": 20}}
         (folder / f"{name}.yaml").write_text(json.dumps(study))
     asked, judged = queries()
-    write_beir(folder / "docs", documents(), asked, judged)
+    write_beir_folder(folder / "docs", asked, documents(), judged)
     write_classes(folder / "classes")
     save_encoder(folder / "tiny")
     save_cross_encoder(folder / "cross")
@@ -72,17 +74,6 @@ def write_all(folder: Path) -> None:
     write_questions(folder / "tasks")
     write_trec(folder / "bm.trec", asked)
     write_trec(folder / "other.trec", asked, seed=3)
-
-
-def write_beir(
-    folder: Path, corpus: Mapping[str, str], asked: Mapping[str, str], judged: Mapping[str, Mapping[str, int]]
-) -> None:
-    """A folder in BEIR layout."""
-    (folder / "qrels").mkdir(parents=True)
-    for name, texts in (("corpus", corpus), ("queries", asked)):
-        write_lines(folder / f"{name}.jsonl", [{"_id": i, "text": t} for i, t in texts.items()])
-    rows = [f"{q}\t{d}\t{grade}" for q, grades in judged.items() for d, grade in grades.items()]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
 
 
 def write_classes(folder: Path) -> None:
@@ -143,17 +134,12 @@ def vocabulary() -> list[str]:
 
 def word_tokenizer(*, framed: bool = True) -> Any:
     """A tokenizer of whole words, with a token before and after a text if it is framed."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: PLC0415 -- heavy
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 -- likewise
+    from support.candidate_samples import tokenizer  # noqa: PLC0415 -- heavy
 
-    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-    numbers = {word: n for n, word in enumerate((*special, *vocabulary()))}
-    core = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
-    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    if framed:
-        core.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = ("pad_token", "unk_token", "cls_token", "sep_token")
-    return PreTrainedTokenizerFast(tokenizer_object=core, **dict(zip(names, special, strict=True)), model_max_length=48)
+    made = tokenizer(vocabulary())
+    if not framed:
+        made.backend_tokenizer.post_processor = None
+    return made
 
 
 def bert_config(**more: Any) -> Any:

@@ -106,13 +106,9 @@ ALIKE = {
 CONTRACTS = {name: contract for contract, alike in ALIKE.items() for name in alike}
 METRICS = [
     *default_metrics(),
-    parse_metric("relative.ndcg@3"),
-    parse_metric("gold_lost@2"),
-    parse_metric("flip@1:separation=0.05..1"),
-    parse_metric("harm:contenders=1.."),
-    parse_metric("coverage@0.5"),  # the cases are small; here one calibration input is enough
-    parse_metric("violation@0.5"),
-    parse_metric("joint_violation@0.6"),
+    *map(parse_metric, ("relative.ndcg@3", "gold_lost@2", "flip@1:separation=0.05..1", "harm:contenders=1..")),
+    # the cases are small; here one calibration input is enough
+    *map(parse_metric, ("coverage@0.5", "violation@0.5", "joint_violation@0.6")),
 ]
 
 

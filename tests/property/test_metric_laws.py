@@ -147,6 +147,8 @@ def test_quality_is_that_of_trec_eval(n_queries: int, n_docs: int, rng: Any, dat
     qrels = {f"q{row}": data.draw(judged) for row in range(n_queries)}
     evidence = evidence_of(pair, qrels, k=10)
     measures = {"ndcg_cut.10", "ndcg_cut.3", "recall.1,5,10", "recip_rank"}
+    named = {f"ndcg@{k}": f"ndcg_cut_{k}" for k in (3, 10)} | {f"recall@{k}": f"recall_{k}" for k in (1, 5, 10)}
+    named["mrr@10"] = "recip_rank"
     evaluator = pytrec_eval.RelevanceEvaluator(qrels, measures)
     for prefix, scores in (("reference.", pair[0]), ("", pair[1])):
         top = [np.argsort(-row)[:10] for row in scores]  # recip_rank has no cut-off of its own
@@ -155,14 +157,7 @@ def test_quality_is_that_of_trec_eval(n_queries: int, n_docs: int, rng: Any, dat
             for row, items in enumerate(top)
         }
         oracle = evaluator.evaluate(run)
-        for ours, theirs in {
-            "ndcg@10": "ndcg_cut_10",
-            "ndcg@3": "ndcg_cut_3",
-            "recall@1": "recall_1",
-            "recall@5": "recall_5",
-            "recall@10": "recall_10",
-            "mrr@10": "recip_rank",
-        }.items():
+        for ours, theirs in named.items():
             quality = values(prefix + ours, evidence)
             for row, value in enumerate(quality.tolist()):
                 if max(qrels[f"q{row}"].values(), default=0) > 0:

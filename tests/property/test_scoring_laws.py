@@ -28,7 +28,7 @@ from quantdrift.models.store import EmbeddingStore
 from quantdrift.scoring.similarity import Similarity
 from quantdrift.scoring.state import ScoreState, merge
 from quantdrift.scoring.streamed import score_embeddings, score_matrix, score_ragged
-from quantdrift.scoring.topk import EMPTY, merge_top, pack, unpack
+from quantdrift.scoring.topk import EMPTY, pack, unpack
 from support.small_evidence import assert_same
 from support.worlds import rows_of
 
@@ -75,20 +75,6 @@ def test_an_empty_place_is_below_every_item(items: list[tuple[float, int]]) -> N
     assert int(keys_of(items).min()) > EMPTY
 
 
-@given(ITEMS, st.integers(1, 8), st.integers(0, 30))
-def test_two_top_lists_merge_into_the_top_of_all(items: list[tuple[float, int]], k: int, cut: int) -> None:
-    def top(part: list[tuple[float, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        keys = torch.cat([keys_of(part) if part else torch.empty(0).long(), torch.full((k,), EMPTY)])
-        best = keys.topk(k).values
-        return best[None], unpack(best)[1][None].float()  # each item brings its position along
-
-    keys, paired = merge_top(*top(items[:cut]), *top(items[cut:]))
-    wanted, brought = top(items)
-    assert torch.equal(keys, wanted)
-    filled = wanted != EMPTY
-    assert torch.equal(paired[filled], brought[filled])
-
-
 # --- a state of both arms ----------------------------------------------------------------------------
 
 
@@ -118,14 +104,8 @@ class Case:
         if self.documents[0] is self.documents[1]:
             documents[1] = documents[0]
         with laid_out(**self.layout):
-            return score_embeddings(
-                *self.queries,
-                *documents,
-                similarity=self.similarity,
-                k=self.k,
-                excluded=self.excluded,
-                offset=rows.start or 0,
-            )
+            how = {"similarity": self.similarity, "k": self.k, "excluded": self.excluded, "offset": rows.start or 0}
+            return score_embeddings(*self.queries, *documents, **how)
 
     def dense(self) -> tuple[Floats, Floats]:
         """Both score matrices; NaN where an item does not count."""

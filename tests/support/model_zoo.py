@@ -18,17 +18,10 @@ VOCABULARY, HIDDEN, WIDTH, HEADS, BLOCKS = 50, 40, 72, 4, 2
 IMAGE, TOKENS = 16, 7
 EXPERTS, TWO = 8, {"num_experts_per_tok": 2}
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
-OF_IMAGES = {
-    "hidden_size": HIDDEN,
-    "intermediate_size": WIDTH,
-    "num_hidden_layers": BLOCKS,
-    "num_attention_heads": HEADS,
-    "initializer_range": 0.2,
-    "image_size": IMAGE,
-    "patch_size": 8,
-}
+SIZES = {"hidden_size": HIDDEN, "intermediate_size": WIDTH, "num_hidden_layers": BLOCKS, "num_attention_heads": HEADS}
+OF_IMAGES = {**SIZES, "initializer_range": 0.2, "image_size": IMAGE, "patch_size": 8}
 COMMON: dict[str, Any] = {
-    **{name: size for name, size in OF_IMAGES.items() if name not in {"image_size", "patch_size"}},
+    **{**SIZES, "initializer_range": 0.2},
     **{f"{kind}_token_id": number for number, kind in enumerate(("pad", "bos", "eos"))},
     "vocab_size": VOCABULARY,
     "max_position_embeddings": 32,

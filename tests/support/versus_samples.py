@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
+from quantdrift.asking.ask import Ask
+from quantdrift.asking.ensure import ensure
 from quantdrift.base.progress import Silent
-from quantdrift.data.retrieval import RetrievalDataset
+from quantdrift.data.labelled import Dataset
+from quantdrift.data.retrieval import RetrievalDataset, facts_of
+from quantdrift.finished.shortlist import Shortlist
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Spec, Versus, parse
-from support.asking import run_pair
 
 QUERIES = ("Which animal gives milk?", "How is bread baked?", "Why did the engine stop?")
 DOCUMENTS = (
@@ -36,6 +39,14 @@ DATASET = RetrievalDataset.of(
     name="eight sentences",
 )
 SETTINGS = Settings(k=8, batch_size=8, noise_floor=False)
+
+
+def run_pair(
+    pair: Spec | Versus, dataset: Dataset, *, out: Path, shortlist: Shortlist | None = None, **how: Any
+) -> Run:
+    """A run that is measured, whatever lies at its place."""
+    ask = Ask(pair=pair, data=facts_of(dataset), dataset=dataset, shortlist=shortlist)
+    return ensure(ask, out, reuse=False, **how)
 
 
 def run_any(

@@ -90,9 +90,6 @@ def test_a_method_that_transformers_skips_is_refused(reference: Path, tmp_path: 
 
 
 def test_two_models_have_to_fit(reference: Path, tmp_path: Path) -> None:
-    quantized = copy(reference, tmp_path / "gptq", quantization_config={"quant_method": "gptq"})
-    with pytest.raises(UnsupportedError, match=r"config.json says gptq"):
-        run_two(quantized, reference, tmp_path / "run")
     dot = copy(reference, tmp_path / "dot")
     (dot / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
     with pytest.raises(UnsupportedError, match=r"'dot'.* 'cosine'"):

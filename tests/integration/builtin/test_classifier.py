@@ -99,27 +99,18 @@ def test_the_head_of_every_model_is_found_and_left_out(name: str) -> None:
     assert [layer.name for layer in whole.layers] == everything
 
 
-def test_what_goes_into_a_head_times_the_head_is_the_logits(tmp_path: Path) -> None:
-    classifier = loaded(tmp_path, "bert")
-    head: Any = classifier.module.get_submodule("classifier")
-    before = replace(classifier, before=("classifier", head))
-    vectors = torch.from_numpy(before.encode(TEXTS, "input", 2))
-    assert close(head(vectors).detach(), classifier.encode(TEXTS, "input", 2))
-    assert before.key("input") != classifier.key("input")
-    sees_tokens = replace(
-        classifier, before=("dense", classifier.module.get_submodule("bert.encoder.layer.0.output.dense"))
-    )
-    with pytest.raises(ScoreError, match="no vector"):
-        sees_tokens.encode(TEXTS, "input", 2)
-
-
 def test_only_a_linear_head_is_searched_by_its_input(tmp_path: Path) -> None:
+    """What goes into the head, times the head, is the logits."""
     scheme = parse_scheme("W3")
     classifier = loaded(tmp_path, "bert")
     before, head = before_head("bert", classifier, QuantizedPair([classifier.module], scheme))
     vectors = before.encode(TEXTS, "input", len(TEXTS))
     assert close(head.logits(vectors), classifier.encode(TEXTS, "input", len(TEXTS)))
     assert close(head.graph(torch.from_numpy(vectors)).detach(), head.logits(vectors))
+    assert before.key("input") != classifier.key("input")
+    dense = classifier.module.get_submodule("bert.encoder.layer.0.output.dense")  # which sees tokens
+    with pytest.raises(ScoreError, match="no vector"):
+        replace(classifier, before=("dense", dense)).encode(TEXTS, "input", 2)
     deep = loaded(tmp_path, "roberta")
     with pytest.raises(UnsupportedError, match="roberta"):
         before_head("roberta", deep, QuantizedPair([deep.module], scheme))

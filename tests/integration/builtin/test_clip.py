@@ -36,13 +36,10 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def similarities(model: Any, processor: Any, folder: Path) -> np.ndarray:
     """Cosines of the captions [n_queries] and images [n_documents], by transformers alone."""
-    texts, files = (
-        [json.loads(line)[key] for line in (folder / name).read_text().splitlines()]
-        for name, key in (("queries.jsonl", "text"), ("corpus.jsonl", "image"))
-    )
-    pictures = [Image.open(folder / file).convert("RGB") for file in files]
+    data = read_beir_folder(folder)
+    pictures = [Image.fromarray(image) for image in data.documents]
     with torch.no_grad():
-        given = processor(text=texts, images=pictures, return_tensors="pt", padding=True)
+        given = processor(text=list(data.queries), images=pictures, return_tensors="pt", padding=True)
         return np.asarray(model(**given).logits_per_text / model.logit_scale.exp())
 
 

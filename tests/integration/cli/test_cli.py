@@ -1,8 +1,9 @@
-"""`quantdrift run` and `noise` as typed, on a tiny model: what is shown, said, refused, and measured once more."""
+"""`quantdrift run`, `noise` and `demo` as typed, on a tiny model: what is shown, refused, and measured once more."""
 
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 
 from quantdrift.asking import run as engine
 from support.beir_folder import numbered, write_beir_folder
+from support.candidate_samples import tiny
 from support.command_line import cli
 from support.tiny_command_line import N_DOCS, Run, corpora, one_thread, place, quantdrift, text
 
@@ -45,8 +47,6 @@ def test_a_run_prints_a_table_or_json_and_leaves_a_folder_with_all_metrics(quant
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["minilm@W4-gtpq"], "did you mean gptq"),
-        (["minlm@W4"], "did you mean minilm"),
         (["minilm@W4-adaround+calib=/nowhere.txt"], "/nowhere.txt: expected a file of texts"),
         (["/no/such/model@W4"], "no folder /no/such/model"),
         (["minilm@W4", "--device", "gpu"], "expected cpu"),
@@ -158,3 +158,22 @@ def test_every_way_is_a_run(place: Path, quantdrift: Run) -> None:
 
 def test_a_server_is_refused(quantdrift: Run) -> None:
     assert "runs elsewhere" in quantdrift("noise", "openai:http://127.0.0.1:1/v1#m", "--data", "ROOT/a", code=2)
+
+
+# --- demo: it ends with the questions that broke, and with commands that work as printed -------------
+
+
+def test_a_quick_demo_ends_with_what_broke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny().save(str(tmp_path / "tiny"))
+    code, out, _ = cli("demo", "--quick", "--spec", "./tiny@W2-rtn")
+    assert code == 0
+    assert "Verdict: " in out
+    assert "docstrings the 200 with the shortest documents" in out  # not taken for all of them
+    assert any("PythonDocsShort: " in line and "inputs have another top-1" in line for line in out.splitlines())
+    assert sum(line.startswith("reference  ") for line in out.splitlines()) == 3
+    following = [line.split("   #")[0] for line in out.splitlines() if line.startswith("quantdrift ")]
+    assert [line.split()[1] for line in following] == ["show", "report", "run", "run"]
+    code, shown, _ = cli(*shlex.split(following[0])[1:])
+    assert (code, "Texts are from PythonDocsShort" in shown) == (0, True)
+    assert cli(*shlex.split(following[1])[1:])[0] == 0

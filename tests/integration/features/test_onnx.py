@@ -132,16 +132,7 @@ GROUPED: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16, "use_cache"
     [
         hf.Qwen3Config(**SIZES, **WIDTHS, **GROUPED),
         hf.Gemma3TextConfig(**SIZES, **WIDTHS, **GROUPED, sliding_window=8, bos_token_id=2, eos_token_id=3),
-        hf.GPT2Config(  # its layers are Conv1D
-            vocab_size=SIZES["vocab_size"],
-            n_embd=64,
-            n_layer=2,
-            n_head=4,
-            n_positions=48,
-            use_cache=False,
-            bos_token_id=2,
-            eos_token_id=3,
-        ),
+        hf.GPT2Config(**SIZES, **WIDTHS, use_cache=False, bos_token_id=2, eos_token_id=3),  # its layers are Conv1D
         hf.AlbertConfig(**SIZES, **WIDTHS, embedding_size=32),  # one block that runs twice
         hf.ModernBertConfig(**SIZES, **WIDTHS, local_attention=8, pad_token_id=0, bos_token_id=2, eos_token_id=3),
         hf.T5Config(  # sentence-transformers takes the encoder of it

@@ -320,13 +320,8 @@ def test_entries_of_a_config_that_change_how_files_are_read_are_refused(evil: Pa
 
 
 READ = (
-    "pytorch_model.bin",
-    "pytorch_model.x.bin",
-    "adapter_model.bin",
-    "training_args.bin",
-    "1_Pooling/pytorch_model.bin",
-    "tokenizer.pkl",
-    "model.pt",
+    *("pytorch_model.bin", "pytorch_model.x.bin", "adapter_model.bin", "training_args.bin"),
+    *("1_Pooling/pytorch_model.bin", "tokenizer.pkl", "model.pt"),
 )
 WISHES = {"weights_only": False, "use_safetensors": False, "dtype": "auto"}
 

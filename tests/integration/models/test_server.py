@@ -20,22 +20,59 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 from sentence_transformers import SentenceTransformer
 
 from quantdrift.base.errors import QuantDriftError, ServerError
+from quantdrift.base.progress import Progress, Silent
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.cli.measuring import shown_run
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.evidence import perturbation
 from quantdrift.models import store as embeddings
+from quantdrift.models.inputs import Settings
+from quantdrift.models.server import Servers
 from quantdrift.models.server_client import EndpointClient, Key, RetryPolicy
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run
-from quantdrift.spec.grammar import parse, read_endpoint
+from quantdrift.spec.grammar import Versus, parse, read_endpoint
 from quantdrift_paper.law import law_runs
 from support.beir_folder import write_beir_folder
 from support.candidate_samples import tiny
 from support.command_line import cli
 from support.embedding_server import Request, Server, of_letters, of_model, of_odd_letters, serving
-from support.endpoint_samples import ASKED, run_servers, sentences
 from support.tiny_command_line import text
-from support.versus_samples import run_any
+from support.versus_samples import DATASET, run_any
+
+
+def run_servers(
+    reference: str,
+    candidate: str,
+    out: Path,
+    *,
+    dataset: RetrievalDataset = DATASET,
+    cache: Path | None = None,
+    noise_floor: bool = False,
+    batch_size: int = 8,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+    **options: Any,
+) -> Run:
+    return run_any(
+        Versus(reference=reference, candidate=candidate),
+        out,
+        dataset=dataset,
+        settings=Settings(k=8, batch_size=batch_size, noise_floor=noise_floor),
+        store=EmbeddingStore(cache),
+        progress=progress or Silent(),
+        servers=Servers(retry_policy=RetryPolicy(sleep=lambda _seconds: None, say=say), **options),
+    )
+
+
+ASKED = {"q0": "an eagle over a dune", "q1": "bricks and gloves", "q2": "cloudy fjord"}
+
+
+def sentences(n: int) -> dict[str, str]:
+    """A corpus of n sentences that differ in letters."""
+    words = ("apple", "brick", "cloud", "dune", "eagle", "fjord", "glove")
+    return {f"d{i}": f"{words[i % 7]} {words[i // 7 % 7]} {words[i // 49 % 7]} {'x' * (i % 5)} {i}" for i in range(n)}
+
 
 KNOWN = 3
 """Requests that tell which model it is."""
@@ -247,7 +284,7 @@ def test_what_is_wrong_is_said_in_a_line(server: Server, spec: str, options: lis
 
 
 QUERIES, DOCUMENTS = (tuple(text(start + n, 9) for n in range(count)) for start, count in ((0, 3), (100, 8)))
-DATASET = RetrievalDataset.of(QUERIES, DOCUMENTS, name="words")
+OF_WORDS = RetrievalDataset.of(QUERIES, DOCUMENTS, name="words")
 PROMPT = "wing flow "
 """What the tiny model puts before a query."""
 
@@ -268,7 +305,7 @@ def served(folder: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def here(folder: Path) -> Run:
-    return run_any(parse(f"{folder}@W3"), folder.parent / "run", dataset=DATASET)
+    return run_any(parse(f"{folder}@W3"), folder.parent / "run", dataset=OF_WORDS)
 
 
 def same_evidence(run: Run, wanted: Run) -> None:
@@ -280,7 +317,7 @@ def same_evidence(run: Run, wanted: Run) -> None:
 
 
 def test_a_quantized_model_on_a_server_drifts_as_here(served: Server, here: Run, folder: Path, tmp_path: Path) -> None:
-    run = run_servers(str(folder), served.name("low"), tmp_path / "run", dataset=DATASET)
+    run = run_servers(str(folder), served.name("low"), tmp_path / "run", dataset=OF_WORDS)
     assert perturbation.epsilon(run.evidence()).min() > 1e-3
     same_evidence(run, here)
     for name in ("fingerprint", "name", "canonical", "kind"):
@@ -294,7 +331,7 @@ def test_a_quantized_model_on_a_server_drifts_as_here(served: Server, here: Run,
 
 def test_both_models_may_be_on_servers(served: Server, here: Run, tmp_path: Path) -> None:
     served.forget()
-    how = {"dataset": DATASET, "noise_floor": True, "batch_size": 3, "prefixes": {"query": PROMPT}}
+    how = {"dataset": OF_WORDS, "noise_floor": True, "batch_size": 3, "prefixes": {"query": PROMPT}}
     run = run_servers(served.name("full"), served.name("low"), tmp_path / "run", **how)
     same_evidence(run, here)
     record = run.record

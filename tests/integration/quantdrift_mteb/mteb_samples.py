@@ -110,17 +110,10 @@ def made_task(
     **attributes: Any,
 ) -> Any:
     """A task of a class of mteb's whose data are what `load` gives."""
-    metadata = TaskMetadata(
-        name=name or f"Tiny{kind}",
-        description="made for a test",
-        dataset={"path": "none", "revision": "1"},
-        type=kind,
-        category=category,
-        modalities=["text"] if category == "t2t" else ["text", "image"],
-        eval_splits=list(splits),
-        eval_langs=dict(languages) if languages else ["eng-Latn"],
-        main_score=main_score,
-    )
+    about: Any = {"description": "made for a test", "dataset": {"path": "none", "revision": "1"}}
+    about |= {"type": kind, "category": category, "modalities": ["text", *(["image"] if category != "t2t" else [])]}
+    about |= {"eval_splits": list(splits), "eval_langs": dict(languages) if languages else ["eng-Latn"]}
+    metadata = TaskMetadata(name=name or f"Tiny{kind}", main_score=main_score, **about)
 
     def load_data(self: Any, *_: Any, **__: Any) -> None:
         self.dataset, self.data_loaded = load(), True

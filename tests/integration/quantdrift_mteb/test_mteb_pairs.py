@@ -1,8 +1,10 @@
 """Models that can be paired and their names; what a pair does to a process; and that nothing else in mteb changes."""
 
+import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +25,9 @@ from integration.quantdrift_mteb.mteb_samples import (
     stock,
 )
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.finished.diff import PartDiff, diff_runs, estimate_of
+from quantdrift.finished.formats import read_finished
+from quantdrift.metrics import parse_metric
 from quantdrift.models.files.named import resolve
 from quantdrift_mteb import cli, hooks
 from quantdrift_mteb.meta import local_meta
@@ -214,3 +219,31 @@ def test_an_mteb_that_looks_otherwise_is_left_alone() -> None:
     with pytest.raises(TypeError, match="has no _TASKS_REGISTRY dict"):
         hooks.on_tasks_imported(module)
     assert vars(module) == before
+
+
+# --- predictions that mteb itself writes, as `diff` reads them ---------------------------------------
+
+
+def values(part: PartDiff, *names: str) -> list[float | None]:
+    return [estimate_of(parse_metric(name), part).value for name in names]
+
+
+def predict(model: Any, folder: Path) -> None:
+    """What mteb writes of a search over two splits."""
+    data: Mapping[str, Mapping[str, Any]] = {"en": {"test": split_data(20, 30), "dev": split_data(15, 25, seed=1)}}
+    scores(model, retrieval_task("Searches", data, languages={"en": ["eng-Latn"]}), prediction_folder=folder)
+
+
+@pytest.mark.slow
+def test_predictions_of_mteb_are_compared_by_task_subset_and_split(tmp_path: Path) -> None:
+    model, folders = stock(save_encoder(tmp_path / "model")), (tmp_path / "a", tmp_path / "b")
+    predict(model, folders[0])
+    with quantized(model, "W2-rtn"):  # the same one, by hand
+        predict(model, folders[1])
+    parts = {part.name: part for part in diff_runs(*map(read_finished, folders)).parts}
+    raw = [json.loads((folder / "Searches_predictions.json").read_text()) for folder in folders]
+    for split in ("dev", "test"):
+        tops = [[max(ranking, key=ranking.__getitem__) for ranking in arm["en"][split].values()] for arm in raw]
+        flips = np.mean([before != after for before, after in zip(*tops, strict=True)])
+        assert 0 < flips < 1
+        assert values(parts[f"Searches/en/{split}"], "flip@1") == [pytest.approx(flips)]

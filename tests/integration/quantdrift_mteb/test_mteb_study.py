@@ -23,6 +23,7 @@ from integration.quantdrift_mteb.mteb_samples import (
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset
+from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.harness import DEPTH
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.folder import Run, read_run
@@ -123,17 +124,12 @@ def test_classes_have_the_figures_of_mteb(listed: Any, tmp_path: Path) -> None:
 @pytest.fixture
 def captions(tmp_path: Path) -> Any:
     """Sixteen captions, each of one of twenty images."""
-    folder = image_search(tmp_path / "data")
-    queries, files = (
-        [json.loads(line)[key] for line in (folder / name).read_text().splitlines()]
-        for name, key in (("queries.jsonl", "text"), ("corpus.jsonl", "image"))
-    )
+    data = read_beir_folder(image_search(tmp_path / "data"))
+    pictures = [Image.fromarray(image) for image in data.documents]
     content = {
-        "queries": Dataset.from_dict({"id": [f"q{row}" for row in range(len(queries))], "text": queries}),
-        "corpus": Dataset.from_dict(
-            {"id": [f"i{row}" for row in range(len(files))], "image": [Image.open(folder / file) for file in files]}
-        ),
-        "relevant_docs": {f"q{row}": {f"i{row}": 1} for row in range(len(queries))},
+        "queries": Dataset.from_dict({"id": list(data.query_ids), "text": list(data.queries)}),
+        "corpus": Dataset.from_dict({"id": list(data.document_ids), "image": pictures}),
+        "relevant_docs": data.qrels,
         "top_ranked": None,
     }
     return retrieval_task("TinyImages", {"default": {"test": content}}, kind="Any2AnyRetrieval", category="t2i")
