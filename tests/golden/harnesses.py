@@ -11,39 +11,17 @@ def mteb_scores() -> Any:
     """mteb's own evaluate on a pair: retrieval by the documents, in the current folder."""
     import mteb  # noqa: PLC0415 -- takes seconds
     from datasets import Dataset  # noqa: PLC0415 -- likewise
-    from mteb.abstasks import AbsTaskRetrieval  # noqa: PLC0415 -- likewise
-    from mteb.abstasks.task_metadata import TaskMetadata  # noqa: PLC0415 -- likewise
 
-    class Golden(AbsTaskRetrieval):
-        metadata = TaskMetadata(
-            name="GoldenRetrieval",
-            description="guides by their question",
-            dataset={"path": "golden/none", "revision": "1"},
-            type="Retrieval",
-            category="t2t",
-            modalities=["text"],
-            eval_splits=["test"],
-            eval_langs=["eng-Latn"],
-            main_score="ndcg_at_10",
-        )
+    from integration.quantdrift_mteb.mteb_samples import retrieval_task  # noqa: PLC0415 -- likewise
 
-        def load_data(self, **_: Any) -> None:
-            asked, judged = inputs.queries()
-            corpus = [{"id": i, "title": "", "text": t} for i, t in inputs.documents().items()]
-            self.dataset = {
-                "default": {
-                    "test": {
-                        "corpus": Dataset.from_list(corpus),
-                        "queries": Dataset.from_list([{"id": i, "text": t} for i, t in asked.items()]),
-                        "relevant_docs": judged,
-                        "top_ranked": None,
-                    }
-                }
-            }
-            self.data_loaded = True
-
+    asked, judged = inputs.queries()
+    corpus = [{"id": i, "title": "", "text": text} for i, text in inputs.documents().items()]
+    texts = {"corpus": corpus, "queries": [{"id": i, "text": text} for i, text in asked.items()]}
+    labels = {"relevant_docs": judged, "top_ranked": None}
+    data = {name: Dataset.from_list(rows) for name, rows in texts.items()} | labels
+    task = retrieval_task("GoldenRetrieval", {"default": {"test": data}})
     model = mteb.get_model("quantdrift:minilm@W4-rtn")
-    result = mteb.evaluate(model, Golden(), cache=None, co2_tracker=False, show_progress_bar=False)
+    result = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False)
     (scores,) = result.task_results[0].scores["test"]
     return scores
 
@@ -72,15 +50,9 @@ def lm_eval_results() -> Any:
     from lm_eval.tasks import TaskManager  # noqa: PLC0415 -- likewise
 
     manager = TaskManager(include_path=str(Path("tasks").absolute()), include_defaults=False)
-    results = simple_evaluate(
-        "quantdrift",
-        model_args="pretrained=lm,scheme=W3-rtn",
-        tasks=["golden_questions"],
-        task_manager=manager,
-        bootstrap_iters=0,
-        device="cpu",
-        batch_size=4,
-    )
+    how: Any = {"task_manager": manager, "bootstrap_iters": 0, "device": "cpu", "batch_size": 4}
+    pair = "pretrained=lm,scheme=W3-rtn"
+    results = simple_evaluate("quantdrift", model_args=pair, tasks=["golden_questions"], **how)
     assert results is not None
     return json.loads(json.dumps(results["results"], default=str))
 

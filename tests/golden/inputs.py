@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from support.beir_folder import write_beir_folder
+
 TOPICS = {
     "garden": ("tomatoes", "roses", "hedges", "compost", "lawns", "apple trees", "bees", "herbs"),
     "kitchen": ("bread", "soup", "knives", "ovens", "pasta", "coffee", "cheese", "jam"),
@@ -64,7 +66,7 @@ def write_all(folder: Path) -> None:
         study = {"models": ["minilm"], "schemes": ["W3-rtn"], "data": data, "settings": {"k": 20}}
         (folder / f"{name}.yaml").write_text(json.dumps(study))
     asked, judged = queries()
-    write_beir(folder / "docs", documents(), asked, judged)
+    write_beir_folder(folder / "docs", asked, documents(), judged)
     write_classes(folder / "classes")
     save_encoder(folder / "tiny")
     save_cross_encoder(folder / "cross")
@@ -72,17 +74,6 @@ def write_all(folder: Path) -> None:
     write_questions(folder / "tasks")
     write_trec(folder / "bm.trec", asked)
     write_trec(folder / "other.trec", asked, seed=3)
-
-
-def write_beir(
-    folder: Path, corpus: Mapping[str, str], asked: Mapping[str, str], judged: Mapping[str, Mapping[str, int]]
-) -> None:
-    """A folder in BEIR layout."""
-    (folder / "qrels").mkdir(parents=True)
-    for name, texts in (("corpus", corpus), ("queries", asked)):
-        write_lines(folder / f"{name}.jsonl", [{"_id": i, "text": t} for i, t in texts.items()])
-    rows = [f"{q}\t{d}\t{grade}" for q, grades in judged.items() for d, grade in grades.items()]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
 
 
 def write_classes(folder: Path) -> None:
@@ -118,25 +109,12 @@ def write_questions(folder: Path) -> None:
         gold = rng.randrange(3)
         rows.append({"q": f"{rng.choice(list(DEEDS))} {choices[gold]}", "c": choices, "g": gold})
     write_lines(folder / "golden.jsonl", rows)
-    (folder / "golden.yaml").write_text(
-        json.dumps(  # JSON is YAML
-            {
-                "task": "golden_questions",
-                "dataset_path": "json",
-                "dataset_kwargs": {
-                    "data_files": {"validation": str(folder / "golden.jsonl")},
-                    "cache_dir": str(folder / "kept"),
-                },
-                "validation_split": "validation",
-                "output_type": "multiple_choice",
-                "doc_to_text": "{{q}}:",
-                "doc_to_choice": "c",
-                "doc_to_target": "g",
-                "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-                "metadata": {"version": 1.0},
-            }
-        )
-    )
+    files = {"data_files": {"validation": str(folder / "golden.jsonl")}, "cache_dir": str(folder / "kept")}
+    task = {"dataset_path": "json", "dataset_kwargs": files, "validation_split": "validation"}
+    task |= {"task": "golden_questions", "output_type": "multiple_choice", "metadata": {"version": 1.0}}
+    task |= {"doc_to_text": "{{q}}:", "doc_to_choice": "c", "doc_to_target": "g"}
+    task |= {"metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]}
+    (folder / "golden.yaml").write_text(json.dumps(task))  # JSON is YAML
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -156,33 +134,21 @@ def vocabulary() -> list[str]:
 
 def word_tokenizer(*, framed: bool = True) -> Any:
     """A tokenizer of whole words, with a token before and after a text if it is framed."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: PLC0415 -- heavy
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 -- likewise
+    from support.candidate_samples import tokenizer  # noqa: PLC0415 -- heavy
 
-    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-    numbers = {word: n for n, word in enumerate((*special, *vocabulary()))}
-    core = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
-    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    if framed:
-        core.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = ("pad_token", "unk_token", "cls_token", "sep_token")
-    return PreTrainedTokenizerFast(tokenizer_object=core, **dict(zip(names, special, strict=True)), model_max_length=48)
+    made = tokenizer(vocabulary())
+    if not framed:
+        made.backend_tokenizer.post_processor = None
+    return made
 
 
 def bert_config(**more: Any) -> Any:
     """Two layers of width 64, with a second group that is half a group."""
     from transformers import BertConfig  # noqa: PLC0415 -- heavy
 
-    return BertConfig(
-        vocab_size=len(vocabulary()) + 4,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=192,
-        max_position_embeddings=48,
-        initializer_range=0.2,
-        **more,
-    )
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 192}
+    limits = {"vocab_size": len(vocabulary()) + 4, "max_position_embeddings": 48}
+    return BertConfig(**sizes, **limits, initializer_range=0.2, **more)
 
 
 def save_encoder(folder: Path) -> None:
@@ -212,20 +178,10 @@ def save_language_model(folder: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 -- likewise
 
     torch.manual_seed(2)
-    config = LlamaConfig(
-        vocab_size=len(vocabulary()) + 4,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
-        bos_token_id=2,
-        eos_token_id=3,
-        pad_token_id=0,
-    )
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3}
+    tokens = {"vocab_size": len(vocabulary()) + 4, "bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    config = LlamaConfig(**sizes, **heads, **tokens, tie_word_embeddings=False)
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer = word_tokenizer(framed=False)
     tokenizer.bos_token, tokenizer.eos_token = "[CLS]", "[SEP]"

@@ -2,14 +2,12 @@
 
 import copy
 import doctest
-import json
 from pathlib import Path
 
 import pytest
 
 from quantdrift import Embeddings, QuantizedPair, RetrievalDataset, Run, drift
 from quantdrift.data.retrieval import read_beir_folder
-from support.candidate_samples import tiny
 from support.places import ROOT
 from support.small_evidence import assert_same
 from support.tiny_command_line import one_thread, place
@@ -57,17 +55,6 @@ def test_models_in_memory_give_what_names_give(place: Path, data: RetrievalDatas
     by_arrays = drift(Embeddings(queries[0], documents[0]), Embeddings(queries[1], documents[1]), data)
     flips = [[query.input_id for query in run.changed()] for run in (by_arrays, named)]
     assert sorted(flips[0]) == sorted(flips[1])
-
-
-def test_labelled_inputs_are_read_by_a_probe(tmp_path: Path) -> None:
-    folder = tmp_path / "labels"
-    folder.mkdir()
-    for part, n in (("train", 12), ("test", 6)):
-        texts = [f"{('heat wave', 'wing drag')[row % 2]} {'the ' * row}" for row in range(n)]
-        lines = [json.dumps({"text": text, "label": str(row % 2)}) for row, text in enumerate(texts)]
-        (folder / f"{part}.jsonl").write_text("\n".join(lines))
-    run = drift(copy.deepcopy(tiny()), "W4-rtn", folder)
-    assert (run.record["settings"]["reading"], run["accuracy"].n) == ("linear probe", 6)
 
 
 @pytest.mark.slow

@@ -17,14 +17,8 @@ from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.models.files.named import resolve
 from support.quantizer_samples import made
 
-PRESETS = {
-    "fp8": "FP8_DYNAMIC",
-    "fp8_tensor": "FP8",
-    "int8": "INT8",
-    "mxfp8": "MXFP8",
-    "mxfp4": "MXFP4",
-    "nvfp4": "NVFP4",
-}
+PRESETS = {"fp8": "FP8_DYNAMIC", "fp8_tensor": "FP8"}
+PRESETS |= {name: name.upper() for name in ("int8", "mxfp8", "mxfp4", "nvfp4")}
 
 
 @functools.cache
@@ -82,11 +76,7 @@ def test_weights_are_those_of_compressed_tensors(name: str) -> None:
         assert torch.equal(made(name, weight).dequantize(torch.float32), compressed(weight, args))
 
 
-INPUTS = [("fp8", "fp8"), ("fp8_tensor", "fp8"), ("int8", "int8"), ("mxfp8", "mxfp8"), ("mxfp4", "mxfp4")]
-INPUTS += [("nvfp4", "nvfp4")]
-
-
-@pytest.mark.parametrize(("scheme", "name"), INPUTS)
+@pytest.mark.parametrize(("scheme", "name"), [(name, name.removesuffix("_tensor")) for name in PRESETS])
 def test_inputs_are_those_of_compressed_tensors(scheme: str, name: str) -> None:
     """Of presets; FP8, which `fp8_tensor` stands for here, and NVFP4 have a range from calibration."""
     args, static = preset(scheme).input_activations, scheme in {"fp8_tensor", "nvfp4"}

@@ -80,63 +80,35 @@ class Contract:
 
 RANKS = Contract(identity=0)
 SHARE_OF_FLIPS = Contract(identity=NONE)
-QUALITY = Contract(identity=EQUAL)
 RATIO = Contract(identity=math.inf, shift=False, monotone=False)
 GAP = Contract(identity=EQUAL, monotone=False, affine="scales")
 
-CONTRACTS = {
-    "flip": RANKS,
-    "noise_floor": Contract(identity=EQUAL),
-    "tied": Contract(identity=EQUAL),
-    "flip_least": RANKS,
-    "flip_expected": Contract(identity=EQUAL),  # a model against itself flips too, where it ties
-    "flip_most": Contract(identity=EQUAL),
-    "interchangeable": SHARE_OF_FLIPS,  # the noise of the cases is 0, so it is of exact ties alone
-    "set_kept": Contract(identity=1),
-    "flip_to_runner_up": SHARE_OF_FLIPS,
-    "new_top_rank": SHARE_OF_FLIPS,
-    "separation": RATIO,
-    "separation_quantile": RATIO,
-    "cut_separation": RATIO,
-    "at_risk": Contract(identity=0, shift=False, monotone=False),
-    "stable": Contract(identity=1, shift=False, monotone=False),
-    "contenders": Contract(identity=0, shift=False, monotone=False),
-    "epsilon": Contract(identity=0, shift=False, monotone=False, affine="scales"),
-    "gap": GAP,
-    "candidate_gap": GAP,
-    "S": Contract(identity=0, monotone=False, affine="scales"),
-    "accepted": Contract(identity=1, monotone=False),
-    "accepted_changed": Contract(identity=0, monotone=False),
-    "coverage": Contract(identity=1, monotone=False),
-    "violation": Contract(identity=0, monotone=False),
-    "joint_violation": Contract(identity=0, monotone=False),
-    "ndcg": QUALITY,
-    "recall": QUALITY,
-    "mrr": QUALITY,
-    "accuracy": QUALITY,
-    "served_relevance": QUALITY,
-    "gold_lost": RANKS,
-    "gold_gained": RANKS,
-    "flip_to_irrelevant": SHARE_OF_FLIPS,
-    "flip_among_relevant": SHARE_OF_FLIPS,
-    "flip_to_relevant": SHARE_OF_FLIPS,
-    "flip_among_unjudged": SHARE_OF_FLIPS,
-    "harm": RANKS,
-    "benefit": RANKS,
-    "rbo": Contract(identity=1),
-    "overlap": Contract(identity=1),
-    "tau_b": Contract(identity=1),
+ALIKE = {
+    RANKS: ("flip", "flip_least", "gold_lost", "gold_gained", "harm", "benefit"),
+    SHARE_OF_FLIPS: (
+        *("interchangeable", "flip_to_runner_up", "new_top_rank"),  # the noise of the cases is 0: exact ties alone
+        *("flip_to_irrelevant", "flip_among_relevant", "flip_to_relevant", "flip_among_unjudged"),
+    ),
+    Contract(identity=EQUAL): (
+        *("ndcg", "recall", "mrr", "accuracy", "served_relevance"),
+        *("noise_floor", "tied", "flip_expected", "flip_most"),  # a model against itself flips too, where it ties
+    ),
+    RATIO: ("separation", "separation_quantile", "cut_separation"),
+    GAP: ("gap", "candidate_gap"),
+    Contract(identity=1): ("set_kept", "rbo", "overlap", "tau_b"),
+    Contract(identity=0, shift=False, monotone=False): ("at_risk", "contenders"),
+    Contract(identity=1, shift=False, monotone=False): ("stable",),
+    Contract(identity=0, shift=False, monotone=False, affine="scales"): ("epsilon",),
+    Contract(identity=0, monotone=False, affine="scales"): ("S",),
+    Contract(identity=1, monotone=False): ("accepted", "coverage"),
+    Contract(identity=0, monotone=False): ("accepted_changed", "violation", "joint_violation"),
 }
-
+CONTRACTS = {name: contract for contract, alike in ALIKE.items() for name in alike}
 METRICS = [
     *default_metrics(),
-    parse_metric("relative.ndcg@3"),
-    parse_metric("gold_lost@2"),
-    parse_metric("flip@1:separation=0.05..1"),
-    parse_metric("harm:contenders=1.."),
-    parse_metric("coverage@0.5"),  # the cases are small; here one calibration input is enough
-    parse_metric("violation@0.5"),
-    parse_metric("joint_violation@0.6"),
+    *map(parse_metric, ("relative.ndcg@3", "gold_lost@2", "flip@1:separation=0.05..1", "harm:contenders=1..")),
+    # the cases are small; here one calibration input is enough
+    *map(parse_metric, ("coverage@0.5", "violation@0.5", "joint_violation@0.6")),
 ]
 
 

@@ -6,6 +6,7 @@ the output. So a reference takes the library's code there, and nowhere else.
 """
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,15 +50,9 @@ def gptq_reference(
     method: Gptq, quantized: QuantizedWeight, weight: Tensor, moments: Moments
 ) -> tuple[paper.Matrix, int]:
     """Return the weights that the paper's GPTQ rounds to, and how many weights it rounded as `quantized` has them."""
-    return paper.gptq(
-        as_float64(weight),
-        as_float64(moments.second),
-        method.bits,
-        method.group_size,
-        act_order=method.act_order,
-        library_grid=method.grid == "library",
-        ties=quantized.codes.numpy().astype(float),
-    )
+    how: Any = {"act_order": method.act_order, "library_grid": method.grid == "library"}
+    exact, ties = as_float64(weight), quantized.codes.numpy().astype(float)
+    return paper.gptq(exact, as_float64(moments.second), method.bits, method.group_size, ties=ties, **how)
 
 
 CELLS = ((2, 256, None), (3, 200, 64), (4, 256, 128), (8, 256, 64))

@@ -1,26 +1,82 @@
 """Laws of scoring: streamed in any tiles, blocks and parts, it is the dense computation, exactly.
 
-Embeddings hold small whole numbers, so every product is exact in float32 and ties are frequent:
-equality here means bit for bit, ties in order of position.
-"""
+Keys pack a score with a position. Embeddings hold small whole numbers, so every product is exact in float32 and ties
+are frequent: equality means bit for bit, ties in order of position in the whole corpus."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
+from quantdrift.asking.subsets import nested_subset
+from quantdrift.base.progress import Silent
+from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.measuring.flow import Flow, assemble
+from quantdrift.measuring.readings import Search
+from quantdrift.models.inputs import Settings
+from quantdrift.models.store import EmbeddingStore
 from quantdrift.scoring.similarity import Similarity
 from quantdrift.scoring.state import ScoreState, merge
 from quantdrift.scoring.streamed import score_embeddings, score_matrix, score_ragged
+from quantdrift.scoring.topk import EMPTY, pack, unpack
+from support.small_evidence import assert_same
+from support.worlds import rows_of
+
+# --- packed keys: their order as integers is the ranking order, and nothing is lost ------------------
+
+
+LAST = 2**32 - 1
+SCORES = st.floats(width=32, allow_nan=False)  # infinities and denormals included
+POSITIONS = st.integers(0, LAST) | st.sampled_from([0, 1, 2**31 - 1, 2**31, LAST])
+ITEMS = st.lists(st.tuples(SCORES, POSITIONS), min_size=1, max_size=30, unique_by=lambda x: x[1])
+
+TINY = 2.0**-149  # the least denormal
+INFINITE = float("inf")
+
+
+def keys_of(items: list[tuple[float, int]]) -> torch.Tensor:
+    scores = torch.tensor([score for score, _ in items], dtype=torch.float32)
+    return pack(scores, torch.tensor([position for _, position in items]))
+
+
+@example([(0.0, 2), (-0.0, 1), (0.0, 0)])
+@example([(TINY, LAST), (-TINY, 0), (0.0, LAST - 1), (-0.0, 1)])
+@example([(-INFINITE, LAST), (INFINITE, LAST - 1), (-INFINITE, 0), (INFINITE, 0)])
+@given(ITEMS)
+def test_keys_sort_by_score_and_then_by_position(items: list[tuple[float, int]]) -> None:
+    order = keys_of(items).sort(descending=True).indices.tolist()
+    ranked = sorted(items, key=lambda item: (-item[0], item[1]))
+    assert [items[place] for place in order] == ranked
+
+
+@example([(-0.0, LAST)])
+@example([(-TINY, 0)])
+@given(ITEMS)
+def test_what_is_packed_is_unpacked_bit_for_bit(items: list[tuple[float, int]]) -> None:
+    scores, positions = unpack(keys_of(items))
+    assert positions.tolist() == [position for _, position in items]
+    wanted = np.array([score for score, _ in items], dtype=np.float32) + np.float32(0)  # no -0.0
+    assert scores.numpy().tobytes() == wanted.tobytes()
+
+
+@example([(-INFINITE, LAST)])
+@given(ITEMS)
+def test_an_empty_place_is_below_every_item(items: list[tuple[float, int]]) -> None:
+    assert int(keys_of(items).min()) > EMPTY
+
+
+# --- a state of both arms ----------------------------------------------------------------------------
+
 
 Floats = NDArray[np.float32]
 DIM = 4
@@ -48,14 +104,8 @@ class Case:
         if self.documents[0] is self.documents[1]:
             documents[1] = documents[0]
         with laid_out(**self.layout):
-            return score_embeddings(
-                *self.queries,
-                *documents,
-                similarity=self.similarity,
-                k=self.k,
-                excluded=self.excluded,
-                offset=rows.start or 0,
-            )
+            how = {"similarity": self.similarity, "k": self.k, "excluded": self.excluded, "offset": rows.start or 0}
+            return score_embeddings(*self.queries, *documents, **how)
 
     def dense(self) -> tuple[Floats, Floats]:
         """Both score matrices; NaN where an item does not count."""
@@ -138,14 +188,14 @@ def content(state: ScoreState) -> dict[str, NDArray[Any]]:
     return arrays_of_state
 
 
-def assert_same(left: dict[str, NDArray[Any]], right: dict[str, NDArray[Any]]) -> None:
+def assert_equal(left: dict[str, NDArray[Any]], right: dict[str, NDArray[Any]]) -> None:
     for name, values in left.items():
         np.testing.assert_array_equal(values, right[name], err_msg=name)
 
 
 @given(cases())
 def test_streamed_is_dense(case: Case) -> None:
-    assert_same(content(case.score()), expected(*case.dense(), case.k))
+    assert_equal(content(case.score()), expected(*case.dense(), case.k))
 
 
 @given(st.integers(0, 10**6), st.sampled_from([64, 80, 128]))
@@ -163,7 +213,7 @@ def test_streamed_is_dense_over_many_tiles(seed: int, tile: int) -> None:
         excluded=None,
         layout={"tile": tile, "block": 2},
     )
-    assert_same(content(case.score()), expected(*case.dense(), case.k))
+    assert_equal(content(case.score()), expected(*case.dense(), case.k))
 
 
 @given(cases(), st.data())
@@ -176,10 +226,10 @@ def test_merging_parts_is_one_pass_over_all(case: Case, data: st.DataObject) -> 
     forward = backward = parts[0]
     for part in parts[1:]:
         forward, backward = merge(forward, part), merge(part, backward)
-    assert_same(content(forward), whole)
-    assert_same(content(backward), whole)  # commutative
+    assert_equal(content(forward), whole)
+    assert_equal(content(backward), whole)  # commutative
     if len(parts) == 3:  # associative
-        assert_same(content(merge(parts[0], merge(parts[1], parts[2]))), whole)
+        assert_equal(content(merge(parts[0], merge(parts[1], parts[2]))), whole)
 
 
 @given(cases())
@@ -189,7 +239,50 @@ def test_scores_that_are_already_there_give_the_same_state(case: Case) -> None:
     state = content(case.score())
     # what stands there in place of what does not count makes no difference
     whole = [np.nan_to_num(scores, nan=99.0) for scores in (reference, candidate)]
-    assert_same(content(score_matrix(*whole, k=case.k, excluded=case.excluded)), state)
+    assert_equal(content(score_matrix(*whole, k=case.k, excluded=case.excluded)), state)
     if all(len(positions) for positions in kept):
         rows = [(positions, reference[row, positions], candidate[row, positions]) for row, positions in enumerate(kept)]
-        assert_same(content(score_ragged(rows, k=case.k)), state)
+        assert_equal(content(score_ragged(rows, k=case.k)), state)
+
+
+# --- parts of a corpus -------------------------------------------------------------------------------
+
+
+WHOLE = st.integers(-2, 2)
+
+
+@given(st.integers(2, 400), st.integers(0, 2**32), st.data())
+def test_subsets_nest(n_documents: int, seed: int, data: st.DataObject) -> None:
+    sizes = sorted(data.draw(st.sets(st.integers(1, n_documents), min_size=2, max_size=5)))
+    subsets = [nested_subset(n_documents, size, seed=seed) for size in sizes]
+    assert [len(subset) for subset in subsets] == sizes
+    for subset in subsets:
+        assert (np.diff(subset) > 0).all()
+        assert subset[0] >= 0
+        assert subset[-1] < n_documents
+    for small, large in pairwise(subsets):
+        assert np.isin(small, large).all()
+
+
+@given(st.data(), st.sampled_from([Similarity.DOT, Similarity.EUCLIDEAN]), st.integers(2, 8))
+def test_each_size_is_what_these_documents_give_alone(data: st.DataObject, similarity: Similarity, k: int) -> None:
+    n_queries, n_docs = data.draw(st.integers(1, 4)), data.draw(st.integers(2, 30))
+
+    def embeddings(n: int) -> Floats:
+        return data.draw(arrays(np.float32, (n, DIM), elements=WHOLE))
+
+    documents = embeddings(n_docs)
+    arms = (embeddings(n_queries), documents), (embeddings(n_queries), embeddings(n_docs))
+    if data.draw(st.booleans()):
+        arms[1][1][:] = documents
+    rows = nested_subset(n_docs, data.draw(st.integers(1, n_docs)), seed=data.draw(st.integers(0, 99)))
+    pair = cast(QuantizedPair, SimpleNamespace(device=torch.device("cpu"), vector_stages=()))
+    flow = Flow(pair=pair, settings=Settings(k=k), store=EmbeddingStore(None), progress=Silent())
+    sides = rows_of("query", n_queries), rows_of("document", n_docs)
+    search = Search(queries=sides[0], documents=sides[1], similarity=similarity, rows=rows).ready(flow)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("quantdrift.scoring.streamed.TILE", 16)  # these few documents fill it more than once
+        measured = search.evidence(search.state(flow, *arms), arms[1], None)
+        (queries, kept), (low_queries, low_kept) = ((arm[0], arm[1][rows]) for arm in arms)
+        alone = score_embeddings(queries, low_queries, kept, low_kept, similarity=similarity, k=k)
+    assert_same(measured, assemble(alone, input_ids=sides[0].ids, item_ids=[f"d{row}" for row in rows.tolist()]))

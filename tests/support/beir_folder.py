@@ -9,18 +9,19 @@ def write_beir_folder(
     folder: Path,
     queries: Mapping[str, str],
     documents: Mapping[str, str | dict[str, str]],
-    qrels: Mapping[str, list[str]] | None = None,
+    qrels: Mapping[str, list[str] | dict[str, int]] | None = None,
     *,
     split: str = "test",
 ) -> Path:
-    """Write texts, or what else a document has, such as a title or an image."""
+    """Write texts, or what else a document has, such as a title or an image; labels without a grade are of 1."""
     folder.mkdir(parents=True)
     for name, texts in (("queries", queries), ("corpus", documents)):
         parts = {key: text if isinstance(text, dict) else {"text": text} for key, text in texts.items()}
         lines = [json.dumps({"_id": key, **part}) + "\n" for key, part in parts.items()]
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     if qrels is not None:
-        rows = [f"{query}\t{document}\t1" for query, relevant in qrels.items() for document in relevant]
+        graded = {query: its if isinstance(its, dict) else dict.fromkeys(its, 1) for query, its in qrels.items()}
+        rows = [f"{query}\t{document}\t{grade}" for query, its in graded.items() for document, grade in its.items()]
         (folder / "qrels").mkdir()
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
     return folder

@@ -87,15 +87,9 @@ def rich(weight: Tensor, *, bits: int, group_size: int | None, seed: int = 0) ->
     zero = -low / scale - 2 ** (bits - 1)
     codes = torch.round(wanted / spread(scale, width, group_size) + spread(zero, width, group_size))
     codes = codes.clamp(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1).to(torch.int8)
-    return QuantizedWeight(
-        codes=codes[:, torch.argsort(order)],
-        scale=scale,
-        bits=bits,
-        group_size=group_size,
-        zero_point=zero,
-        permutation=order,
-        input_scaling=scaling,
-    )
+    codes = codes[:, torch.argsort(order)]
+    more: Any = {"zero_point": zero, "permutation": order, "input_scaling": scaling}
+    return QuantizedWeight(codes=codes, scale=scale, bits=bits, group_size=group_size, **more)
 
 
 def text(seed: int, n_words: int = 9) -> str:

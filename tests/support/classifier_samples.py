@@ -67,18 +67,10 @@ IMAGE_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
 }
 
 
+LEVIT = {"hidden_sizes": [16, 24, 32], "num_attention_heads": [1] * 3, "depths": [1] * 3, "key_dim": [8] * 3}
 OTHER_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "levit": (  # distilled: two heads
-        lambda: hf.LevitForImageClassificationWithTeacher(
-            hf.LevitConfig(
-                image_size=IMAGE,
-                hidden_sizes=[16, 24, 32],
-                num_attention_heads=[1, 1, 1],
-                depths=[1, 1, 1],
-                key_dim=[8, 8, 8],
-                id2label=LABELS,
-            )
-        ),
+        lambda: hf.LevitForImageClassificationWithTeacher(hf.LevitConfig(**LEVIT, image_size=IMAGE, id2label=LABELS)),
         ("classifier.linear", "classifier_distill.linear"),
     ),
     "gpt2": (lambda: hf.GPT2ForSequenceClassification(hf.GPT2Config(n_inner=48, **common())), ("score",)),

@@ -11,20 +11,12 @@ from quantdrift.runs.folder import Run, write_run
 from support import small_evidence
 
 N, ITEMS = 60, 12
+COMPUTED = {"similarity": "cosine", "dtype": "torch.float32", "device": "cpu", "torch": "2.6"}
 RECORD: dict[str, Any] = {
     "spec": "minilm@W4-g64-rtn",
     "model": {"name": "minilm", "fingerprint": "reference"},
     "data": {"name": "corpus", "split": "test", "fingerprint": "texts"},
-    "settings": {
-        "k": ITEMS,
-        "batch_size": 32,
-        "seed": 0,
-        "noise_floor": False,
-        "similarity": "cosine",
-        "dtype": "torch.float32",
-        "device": "cpu",
-        "torch": "2.6",
-    },
+    "settings": {"k": ITEMS, "batch_size": 32, "seed": 0, "noise_floor": False, **COMPUTED},
 }
 
 

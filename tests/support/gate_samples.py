@@ -14,7 +14,7 @@ from quantdrift.gate.result import ALPHA, Judgement
 from quantdrift.gate.rules import Rule, parse_rule
 from quantdrift.gate.target import Part, Target
 from quantdrift.runs.identity import Identity
-from support.comparison_samples import evidence_of, flipped, scores
+from support.comparison_samples import COMPUTED, evidence_of, flipped, scores
 
 Values = NDArray[np.float64]
 
@@ -25,7 +25,7 @@ IDENTITY = Identity(
     candidate_fingerprint="candidate weights",
     data="corpus (test)",
     data_fingerprint="texts",
-    settings={"similarity": "cosine", "dtype": "torch.float32", "device": "cpu", "torch": "2.6"},
+    settings=COMPUTED,
 )
 
 

@@ -12,15 +12,9 @@ def question(
     prompt = f"question {doc_id}"
     right = isinstance(target, int) and max(scores) == scores[target]
     metrics = more.pop("metrics", {"acc": float(right)} if isinstance(target, int) else {})
-    return sample(
-        doc_id,
-        [(prompt, f" choice {n}") for n in range(len(scores))],
-        [(score, False) for score in scores],
-        target,
-        metrics,
-        filter_name=filter_name,
-        **more,
-    )
+    requests = [(prompt, f" choice {n}") for n in range(len(scores))]
+    answers = [(score, False) for score in scores]
+    return sample(doc_id, requests, answers, target, metrics, filter_name=filter_name, **more)
 
 
 def sample(
@@ -42,9 +36,7 @@ def sample(
         "filtered_resps": list(answers),
         "filter": filter_name,
         "metrics": list(metrics),
-        "doc_hash": f"d{doc_id}",
-        "prompt_hash": f"p{doc_id}",
-        "target_hash": f"t{doc_id}",
+        **{f"{part}_hash": f"{part[0]}{doc_id}" for part in ("doc", "prompt", "target")},
         **hashes,
         **metrics,
     }

@@ -18,17 +18,10 @@ VOCABULARY, HIDDEN, WIDTH, HEADS, BLOCKS = 50, 40, 72, 4, 2
 IMAGE, TOKENS = 16, 7
 EXPERTS, TWO = 8, {"num_experts_per_tok": 2}
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
-OF_IMAGES = {
-    "hidden_size": HIDDEN,
-    "intermediate_size": WIDTH,
-    "num_hidden_layers": BLOCKS,
-    "num_attention_heads": HEADS,
-    "initializer_range": 0.2,
-    "image_size": IMAGE,
-    "patch_size": 8,
-}
+SIZES = {"hidden_size": HIDDEN, "intermediate_size": WIDTH, "num_hidden_layers": BLOCKS, "num_attention_heads": HEADS}
+OF_IMAGES = {**SIZES, "initializer_range": 0.2, "image_size": IMAGE, "patch_size": 8}
 COMMON: dict[str, Any] = {
-    **{name: size for name, size in OF_IMAGES.items() if name not in {"image_size", "patch_size"}},
+    **{**SIZES, "initializer_range": 0.2},
     **{f"{kind}_token_id": number for number, kind in enumerate(("pad", "bos", "eos"))},
     "vocab_size": VOCABULARY,
     "max_position_embeddings": 32,
@@ -85,7 +78,7 @@ class ZooModel:
 
     name: str
     build: Callable[[], nn.Module]
-    answer: Callable[[nn.Module, Batch], Tensor]
+    answer: Callable[[nn.Module, Batch], Tensor] = mean_of_logits
     inputs: tuple[str, ...] = ("text",)
     n_layers: int
     unreached: tuple[str, ...] = ()
@@ -169,21 +162,14 @@ ZOO: tuple[ZooModel, ...] = (
     ZooModel(
         name="gpt2",  # keeps weights transposed
         build=lambda: hf.GPT2LMHeadModel(hf.GPT2Config(n_inner=WIDTH, **COMMON)),
-        answer=mean_of_logits,
         n_layers=4 * BLOCKS,
         left_out=("lm_head",),
         others=("wte", "wpe"),
     ),
-    ZooModel(
-        name="llama",
-        build=lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**DECODER)),
-        answer=mean_of_logits,
-        n_layers=7 * BLOCKS + 1,
-    ),
+    ZooModel(name="llama", build=lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**DECODER)), n_layers=7 * BLOCKS + 1),
     ZooModel(
         name="qwen3-tied",
         build=lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(tie_word_embeddings=True, **DECODER)),
-        answer=mean_of_logits,
         n_layers=7 * BLOCKS,
         left_out=("lm_head",),
     ),
@@ -192,7 +178,6 @@ ZOO: tuple[ZooModel, ...] = (
         build=lambda: hf.Qwen3MoeForCausalLM(
             hf.Qwen3MoeConfig(num_experts=EXPERTS, moe_intermediate_size=24, **TWO, **DECODER)
         ),
-        answer=mean_of_logits,
         n_layers=(4 + 2 * EXPERTS) * BLOCKS + 1,
         doubtful=("experts",),  # all count where they are multiplied at once
         unseen=("experts",),
@@ -204,7 +189,6 @@ ZOO: tuple[ZooModel, ...] = (
         build=lambda: hf.GptOssForCausalLM(
             hf.GptOssConfig(num_local_experts=EXPERTS, rope_parameters=ROPE, **TWO, **DECODER)
         ),
-        answer=mean_of_logits,
         n_layers=(4 + 2 * EXPERTS) * BLOCKS + 1,
         doubtful=("experts",),  # all count where they are multiplied at once
         unseen=("experts",),

@@ -19,42 +19,33 @@ _EYES = {"model_type": "siglip_vision_model", "image_size": _SIDE, "patch_size":
 _EYES |= {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 _ROPE = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
 _QWEN_EYES = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "patch_size": 8, "mlp_ratio": 2}
+_QWEN_SIDES = {"shortest_edge": _SIDE**2, "longest_edge": 4 * _SIDE**2}
+_QWEN_TOKENS = {f"{name[2:-2].replace('_pad', '')}_token_id": _ALL.index(name) for name in _QWEN}
+_QWEN_TEXT = {**_TEXT, "num_key_value_heads": 1, "rope_parameters": _ROPE}
+_GEMMA = {**_TEXT, "model_type": "gemma", "num_key_value_heads": 1, "head_dim": 16}
+_MODERN = {"image_token_id": _ALL.index("<image>"), "pixel_shuffle_factor": 1}
+_MODERN |= {"text_config": {**_TEXT, "model_type": "modernbert", "cls_token_id": 2, "sep_token_id": 3}}
 _PARTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "ColPali": (
         "SiglipImageProcessorPil",
         {"size": {"height": _SIDE, "width": _SIDE}},
         {},
-        {
-            "model_type": "paligemma",
-            "projection_dim": 32,
-            "text_config": {**_TEXT, "model_type": "gemma", "num_key_value_heads": 1, "head_dim": 16},
-            "vision_config": _EYES,
-        },
+        {"model_type": "paligemma", "projection_dim": 32, "text_config": _GEMMA, "vision_config": _EYES},
     ),
     "ColQwen2": (
         "Qwen2VLImageProcessorPil",
-        {"size": {"shortest_edge": _SIDE**2, "longest_edge": 4 * _SIDE**2}, "patch_size": 8},
+        {"size": _QWEN_SIDES, "patch_size": 8},
         {},
-        {
-            "model_type": "qwen2_vl",
-            **{f"{name[2:-2].replace('_pad', '')}_token_id": _ALL.index(name) for name in _QWEN},
-            "text_config": {**_TEXT, "num_key_value_heads": 1, "rope_parameters": _ROPE},
-            "vision_config": _QWEN_EYES,
-        },
+        {"model_type": "qwen2_vl", **_QWEN_TOKENS, "text_config": _QWEN_TEXT, "vision_config": _QWEN_EYES},
     ),
     "ColModernVBert": (
         "Idefics3ImageProcessorPil",
         {"size": {"longest_edge": _SIDE}, "do_image_splitting": False},
         {"image_seq_len": 4},
-        {
-            "model_type": "modernvbert",
-            "image_token_id": _ALL.index("<image>"),
-            "pixel_shuffle_factor": 1,
-            "text_config": {**_TEXT, "model_type": "modernbert", "cls_token_id": 2, "sep_token_id": 3},
-            "vision_config": _EYES,
-        },
+        {"model_type": "modernvbert", **_MODERN, "vision_config": _EYES},
     ),
 }
+"""By name: the image processor, its settings and those of the processor; and the settings of what sees and reads."""
 
 
 def page_model(name: str, folder: Path) -> tuple[Any, Any]:

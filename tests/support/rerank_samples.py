@@ -1,15 +1,30 @@
 """Tiny random cross-encoders, data with judgements, and shortlists for the tests of reranking."""
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from sentence_transformers import CrossEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
 from transformers import BertForSequenceClassification, Qwen3Config, Qwen3ForCausalLM
 
+from quantdrift.data.retrieval import RetrievalDataset
 from support.candidate_samples import bert, tokenizer
+
+PairScores = Callable[[list[tuple[str, str]]], Sequence[float]]
+
+
+def score_lists(score: PairScores, data: RetrievalDataset, lists: Mapping[str, Sequence[str]]) -> NDArray[Any]:
+    """Scores of the documents that are listed for each query [n_queries, n_documents]; NaN of all others."""
+    scores = np.full((len(data.queries), len(data.documents)), np.nan)
+    for row, (name, query) in enumerate(zip(data.query_ids, data.queries, strict=True)):
+        columns = [data.document_ids.index(document) for document in lists[name]]
+        scores[row, columns] = score([(query, data.documents[column]) for column in columns])
+    return scores
 
 
 def save_cross_encoder(folder: Path, *, n_scores: int = 1, dtype: torch.dtype = torch.float32, **options: Any) -> Path:

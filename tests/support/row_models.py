@@ -9,6 +9,7 @@ from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from sentence_transformers.sparse_encoder.modules import SpladePooling
+from torch import nn
 from transformers import BertForMaskedLM
 
 from support.beir_folder import numbered, write_beir_folder
@@ -47,6 +48,18 @@ def static_model(folder: Path, *, dim: int = 32) -> SentenceTransformer:
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer(), embedding_dim=dim)], device="cpu")
     model.save_pretrained(str(folder / "static"))
     return model
+
+
+def round_by_hand(model: nn.Module, bits: int, group: int) -> None:
+    """Round linear weights to the nearest of a symmetric grid, a scale for a row's group of columns.
+
+    A decoder that shares its weight with the embedding matrix stays as it is.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and not name.endswith("decoder"):
+            for part in module.weight.data.split(group, dim=1):
+                scale = (part.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)).clamp(min=1e-12)
+                part.copy_((part / scale).round() * scale)
 
 
 def search_data(folder: Path, *, n_docs: int = 60, n_queries: int = 20) -> Path:

@@ -59,18 +59,8 @@ def setting_of(
             valid=np.ones(rows.shape[:2], np.bool_) if valid is None else np.array(valid),
             gap=gap,
         )
-    return Setting(
-        **{
-            "modules": [model],
-            "layers": find_linears([model]),
-            "widths": widths,
-            "group_size": group_size,
-            "seed": 0,
-            "progress": Silent(),
-            "problem": problem,
-            **options,
-        }
-    )
+    fields = {"widths": widths, "group_size": group_size, "seed": 0, "progress": Silent(), "problem": problem}
+    return Setting(**{"modules": [model], "layers": find_linears([model]), **fields, **options})
 
 
 def linear(*rows: Sequence[float]) -> nn.Linear:

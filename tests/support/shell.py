@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
 def typed(commands: Iterable[str], folder: Path) -> "subprocess.CompletedProcess[str]":
@@ -17,12 +18,6 @@ def typed(commands: Iterable[str], folder: Path) -> "subprocess.CompletedProcess
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "PYTEST_"))}
     path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     ours = {"PATH": path, "QUANTDRIFT_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-    return subprocess.run(
-        ["bash", "-e", "-c", "\n".join(commands)],
-        cwd=folder,
-        env={**kept, **ours},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    line = ["bash", "-e", "-c", "\n".join(commands)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.run(line, cwd=folder, env={**kept, **ours}, check=False, **pipes)

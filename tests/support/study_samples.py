@@ -88,13 +88,10 @@ def _record(cell: Cell, evidence: Evidence) -> dict[str, Any]:
     kind = {"kind": "classification", "inputs": "texts", "n_inputs": evidence.n_inputs}
     size = kind if called.startswith(CLASSES) else {"n_queries": evidence.n_inputs, "n_documents": 30}
     weights = {"fingerprint": f"weights of {cell.model}", "candidate_fingerprint": str(cell.spec)}
+    bits = {"linear": scheme.weight_bits, "linear_with_scales": scheme.weight_bits + 0.125}
     return {
         "model": {"name": cell.model, **weights},
-        "bits_per_weight": {
-            "linear": scheme.weight_bits,
-            "linear_with_scales": scheme.weight_bits + 0.125,
-            "n_parameters": 22_000_000,
-        },
+        "bits_per_weight": {**bits, "n_parameters": 22_000_000},
         "quantization": quantization,
         "data": {"name": called, "fingerprint": f"texts of {called}", **size},
         "settings": {"k": evidence.depth},

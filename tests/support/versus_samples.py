@@ -1,7 +1,7 @@
 """Eight sentences, runs of two models on them, and the scores that a model gives by itself."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
+from quantdrift.asking.ask import Ask
+from quantdrift.asking.ensure import ensure
 from quantdrift.base.progress import Silent
-from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.evidence import perturbation
+from quantdrift.data.labelled import Dataset
+from quantdrift.data.retrieval import RetrievalDataset, facts_of
+from quantdrift.finished.shortlist import Shortlist
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run
 from quantdrift.spec.grammar import Spec, Versus, parse
-from support.asking import run_pair
 
 QUERIES = ("Which animal gives milk?", "How is bread baked?", "Why did the engine stop?")
 DOCUMENTS = (
@@ -37,6 +39,14 @@ DATASET = RetrievalDataset.of(
     name="eight sentences",
 )
 SETTINGS = Settings(k=8, batch_size=8, noise_floor=False)
+
+
+def run_pair(
+    pair: Spec | Versus, dataset: Dataset, *, out: Path, shortlist: Shortlist | None = None, **how: Any
+) -> Run:
+    """A run that is measured, whatever lies at its place."""
+    ask = Ask(pair=pair, data=facts_of(dataset), dataset=dataset, shortlist=shortlist)
+    return ensure(ask, out, reuse=False, **how)
 
 
 def run_any(
@@ -83,14 +93,22 @@ def with_weights(folder: Path, weights: Mapping[str, Tensor]) -> Any:
     return model
 
 
-def check(run: Run, reference: NDArray[Any], candidate: NDArray[Any], tolerance: float) -> None:
-    """The evidence is that of two score matrices."""
-    evidence = run.evidence()
-    np.testing.assert_allclose(
-        perturbation.epsilon(evidence), np.abs(candidate - reference).max(axis=1), atol=tolerance
-    )
-    for top, wanted in ((evidence.reference_top, reference), (evidence.candidate_top, candidate)):
-        documents = np.array([int(name[1:]) for name in evidence.item_ids])[top.items]
-        in_order = np.take_along_axis(candidate, documents, axis=1)
-        np.testing.assert_allclose(top.candidate_scores, in_order, atol=tolerance)
-        assert (documents[:, 0] == wanted.argmax(axis=1)).all()
+def check(
+    run: Run,
+    reference: NDArray[Any],
+    candidate: NDArray[Any],
+    tolerance: float,
+    names: Sequence[str] = DATASET.document_ids,
+) -> None:
+    """The evidence is that of two score matrices, whose columns have these names; NaN is of an item left out."""
+    evidence, delta = run.evidence(), candidate - reference
+    columns = np.array([list(names).index(name) for name in evidence.item_ids])
+    np.testing.assert_allclose(evidence.delta_max, np.nanmax(delta, axis=1), atol=tolerance)
+    np.testing.assert_allclose(evidence.delta_min, np.nanmin(delta, axis=1), atol=tolerance)
+    assert (evidence.n_items == (~np.isnan(delta)).sum(axis=1)).all()
+    for top, arm in ((evidence.reference_top, reference), (evidence.candidate_top, candidate)):
+        for kept, scores in ((top.reference_scores, reference), (top.candidate_scores, candidate)):
+            in_order = np.take_along_axis(scores, columns[top.items], axis=1)
+            np.testing.assert_allclose(kept, np.where(top.items < 0, np.nan, in_order), rtol=1e-5, atol=tolerance)
+        best = arm[np.arange(len(arm)), columns[top.items[:, 0]]]
+        np.testing.assert_allclose(best, np.nanmax(arm, axis=1), atol=tolerance)

@@ -36,39 +36,23 @@ def evidence(seed: int) -> Evidence:
 
 def record(spec: str = "vit@W4-channel-rtn", *, classes: bool = True) -> dict[str, Any]:
     """With all that commands read; of labelled inputs, or of a search."""
-    kind = {"kind": "classification", "inputs": "texts", "n_inputs": N, "n_classes": CLASSES}
+    data = {"name": "corpus", "fingerprint": "texts", "split": "test", "warnings": ["a word"], "inputs_left_out": 0}
+    settings: dict[str, Any] = {"k": CLASSES, "device": "cpu", "dtype": "torch.float32"}
+    if classes:
+        data |= {"kind": "classification", "inputs": "texts", "n_inputs": N, "n_classes": CLASSES}
+        settings |= {"reading": "linear probe", "probe": {"digest": "probe", "C": 1.0}}
+    else:
+        data |= {"n_queries": N, "n_documents": CLASSES}
+        settings |= {"similarity": "cosine"}
+    weights = {"fingerprint": "weights", "candidate_fingerprint": "rounded", "layers_never_reached": ["pooler"]}
+    allocation = {"widths": {"a": 3, "b": 4}, "criterion": "gap", "edited": False}
     return {
         "spec": spec,
-        "model": {
-            "name": "vit",
-            "fingerprint": "weights",
-            "candidate_fingerprint": "rounded",
-            "layers_never_reached": ["pooler"],
-        },
+        "model": {"name": "vit", **weights},
         "bits_per_weight": {"linear": 4.0, "linear_with_scales": 4.1, "all_parameters": 7.5},
-        "quantization": {
-            "quantizer": "rtn",
-            "nominal_bits": 4,
-            "allocation": {"widths": {"a": 3, "b": 4}, "criterion": "gap", "edited": False},
-        },
-        "data": {
-            "name": "corpus",
-            "fingerprint": "texts",
-            "split": "test",
-            "warnings": ["a word"],
-            "inputs_left_out": 0,
-            **(kind if classes else {"n_queries": N, "n_documents": CLASSES}),
-        },
-        "settings": {
-            "k": CLASSES,
-            "device": "cpu",
-            "dtype": "torch.float32",
-            **(
-                {"reading": "linear probe", "probe": {"digest": "probe", "C": 1.0}}
-                if classes
-                else {"similarity": "cosine"}
-            ),
-        },
+        "quantization": {"quantizer": "rtn", "nominal_bits": 4, "allocation": allocation},
+        "data": data,
+        "settings": settings,
         "versions": {"python": "3.12"},
         "times": {"finished": "2026-11-22T16:45:00+00:00", "seconds": {"encode": 1.5}},
         "metrics": {"flip@1": {"value": 0.25, "low": 0.1, "high": 0.4, "n": N}},

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.base.progress import Silent
 from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
@@ -70,18 +69,11 @@ def test_figures(
     tmp_path: Path,
 ) -> None:
     """Within one query: another library may round another way in the last digit."""
-    from support.asking import run_pair  # noqa: PLC0415 -- loads torch, for nothing when skipped
+    from support.versus_samples import run_any  # noqa: PLC0415 -- loads torch, for nothing when skipped
 
     part = replace(data, document_ids=data.document_ids[:n_documents], documents=data.documents[:n_documents])
-    run = run_pair(
-        parse(f"minilm@{scheme}"),
-        part,
-        out=tmp_path / "run",
-        settings=Settings(noise_floor=False),
-        store=store,
-        progress=Silent(),
-        device="cpu",
-    )
+    how = Settings(noise_floor=False)
+    run = run_any(parse(f"minilm@{scheme}"), tmp_path / "run", dataset=part, settings=how, store=store)
     metrics = {name: metric.get("value") for name, metric in run.record["metrics"].items()}
     assert len(data.query_ids) == QUERIES
     for name, (wanted, tolerance) in figures.items():

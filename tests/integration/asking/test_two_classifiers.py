@@ -15,6 +15,7 @@ from integration.models import onnx_samples as samples
 from quantdrift.runs.folder import read_run
 from support.candidate_samples import TEXTS, bert, tokenizer
 from support.command_line import cli
+from support.versus_samples import check
 
 onnx = samples.onnx
 LABELS = ("sport", "law", "art")
@@ -45,16 +46,6 @@ def run(reference: Path, candidate: Path, data: Path, out: Path) -> str:
     return said
 
 
-def check(out: Path, ours: NDArray[Any], theirs: NDArray[Any]) -> None:
-    """The evidence has the logits of both."""
-    evidence = read_run(out).evidence()
-    places = np.array([LABELS.index(name) for name in evidence.item_ids])
-    for top, first in ((evidence.reference_top, ours), (evidence.candidate_top, theirs)):
-        assert (places[top.items[:, 0]] == first.argmax(axis=1)).all()
-        for scores, logits in ((top.reference_scores, ours), (top.candidate_scores, theirs)):
-            np.testing.assert_allclose(scores, np.take_along_axis(logits, places[top.items], axis=1), atol=1e-4)
-
-
 def by_hand(folder: Path) -> NDArray[Any]:
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     given = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, truncation=True, return_tensors="pt")
@@ -72,7 +63,7 @@ def test_logits_of_a_graph_are_those_of_onnxruntime(reference: Path, data: Path,
     assert "3 layers static QDQ" in output
     assert (record["model"]["layers_quantized"], record["bits_per_weight"]["linear"]) == (3, 8)
     assert record["quantization"]["provider"] == "CPUExecutionProvider"
-    check(tmp_path / "run", by_hand(reference), samples.states(file, TEXTS)[0])
+    check(read_run(tmp_path / "run"), by_hand(reference), samples.states(file, TEXTS)[0], 1e-4, LABELS)
 
 
 def test_two_of_transformers(reference: Path, data: Path, tmp_path: Path) -> None:
@@ -81,7 +72,7 @@ def test_two_of_transformers(reference: Path, data: Path, tmp_path: Path) -> Non
     torch.nn.init.normal_(model.classifier.weight)
     model.save_pretrained(other)
     run(reference, other, data, tmp_path / "run")
-    check(tmp_path / "run", by_hand(reference), by_hand(other))
+    check(read_run(tmp_path / "run"), by_hand(reference), by_hand(other), 1e-4, LABELS)
     assert read_run(tmp_path / "run").record["bits_per_weight"]["linear"] == 32
 
 

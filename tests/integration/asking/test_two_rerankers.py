@@ -22,8 +22,8 @@ from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import save_backbone, text, tokenizer
 from support.command_line import cli
 from support.finished_samples import write_trec
-from support.rerank_samples import save_cross_encoder, save_generative
-from support.versus_samples import change
+from support.rerank_samples import PairScores, save_cross_encoder, save_generative, score_lists
+from support.versus_samples import change, check
 
 onnxruntime = pytest.importorskip("onnxruntime")
 onnx_ir = pytest.importorskip("onnx_ir")
@@ -31,7 +31,6 @@ onnx_ir = pytest.importorskip("onnx_ir")
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 N_QUERIES, N_DOCS, DEPTH = 8, 12, 5
 LISTS = {f"q{row}": [f"c{(row + step) % N_DOCS}" for step in range(DEPTH)] for row in range(N_QUERIES)}
-Scores = Callable[[tuple[str, str]], float]
 
 
 class Logits(nn.Module):
@@ -101,14 +100,14 @@ def save_torchao(place: Path) -> None:
 
 
 @cache
-def predicted(folder: Path) -> Scores:
+def predicted(folder: Path) -> PairScores:
     """The scores that sentence-transformers gives, in the number type of the files."""
     model = CrossEncoder(str(folder), device="cpu", activation_fn=nn.Identity(), model_kwargs={"dtype": "auto"})
-    return lambda pair: float(model.predict([pair])[0])
+    return lambda pairs: [float(model.predict([pair])[0]) for pair in pairs]
 
 
 @cache
-def computed(file: Path) -> Scores:
+def computed(file: Path) -> PairScores:
     """The logits that onnxruntime gives of one pair at a time."""
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
 
@@ -116,10 +115,10 @@ def computed(file: Path) -> Scores:
         given = tokenizer()([pair[0]], [pair[1]], return_tensors="np", return_token_type_ids=True)
         return float(session.run(["logits"], dict(given))[0][0, 0])
 
-    return score
+    return lambda pairs: [*map(score, pairs)]
 
 
-CANDIDATES: dict[str, tuple[str, Callable[[Path], Scores], float]] = {
+CANDIDATES: dict[str, tuple[str, Callable[[Path], PairScores], float]] = {
     "half": ("cross", lambda place: predicted(place / "half"), 1e-3),
     "onnx": ("cross", lambda place: computed(place / "graph" / "model.onnx"), 1e-5),
     "int8/onnx/model_quantized.onnx": ("cross", lambda place: computed(place / "int8/onnx/model_quantized.onnx"), 1e-5),
@@ -130,19 +129,9 @@ CANDIDATES: dict[str, tuple[str, Callable[[Path], Scores], float]] = {
 
 
 def run(place: Path, pair: str, out: Path, *more: str) -> tuple[int, str, str]:
-    words = (
-        "--data",
-        place / "data",
-        "--shortlist",
-        place / "bm25.trec",
-        "--out",
-        out,
-        "--batch-size",
-        "1",
-        "--no-cache",
-        *more,
-    )
-    return cli("run", " vs ".join(str(place / name) for name in pair.split(" vs ")), *words, "--quiet")
+    spec = " vs ".join(str(place / name) for name in pair.split(" vs "))
+    data = ("--data", place / "data", "--shortlist", place / "bm25.trec", "--out", out)
+    return cli("run", spec, *data, "--batch-size", "1", "--no-cache", *more, "--quiet")
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES)
@@ -153,21 +142,10 @@ def test_both_arms_score_the_lists_as_their_own_libraries_do(candidate: str, pla
     reference, oracle, tolerance = CANDIDATES[candidate]
     code, _, said = run(place, f"{reference} vs {candidate}", tmp_path / "run")
     assert code == 0, said
-    evidence, data = read_run(tmp_path / "run").evidence(), read_beir_folder(place / "data")
-    queries, documents = (
-        dict(zip(*named, strict=True))
-        for named in ((data.query_ids, data.queries), (data.document_ids, data.documents))
-    )
-    scores = (predicted(place / reference), oracle(place))
-    for row, query in enumerate(evidence.input_ids):
-        for which, top in enumerate((evidence.reference_top, evidence.candidate_top)):
-            names = [str(evidence.item_ids[item]) for item in top.items[row]]
-            assert sorted(names) == sorted(LISTS[query])
-            own = [scores[which]((queries[query], documents[name])) for name in names]
-            kept = (top.reference_scores, top.candidate_scores)[which][row]
-            np.testing.assert_allclose(kept, own, atol=tolerance)
-            assert list(own) == sorted(own, reverse=True) or np.diff(own).max() < tolerance
-    record = read_run(tmp_path / "run").record
+    finished, data = read_run(tmp_path / "run"), read_beir_folder(place / "data")
+    arms = [score_lists(score, data, LISTS) for score in (predicted(place / reference), oracle(place))]
+    check(finished, *arms, tolerance, data.document_ids)
+    evidence, record = finished.evidence(), finished.record
     assert record["settings"]["reading"] == "reranking"
     widths = {"int8/onnx/model_quantized.onnx": 8, "torchao": 8, "half": 16, "onnx": 32}
     bits = record["bits_per_weight"]["linear"]
@@ -194,13 +172,9 @@ def test_what_is_lent_is_told_and_what_does_not_fit_is_one_line(place: Path, tmp
     assert "is an embedding model" in said("cross vs embedding")
     assert "is an embedding model" in said("embedding vs cross")
     assert "gives a pair 3 scores" in said("cross vs three")
-    assert (
-        "takes two rerankers by name"
-        in cli(
-            *("run", f"{place / 'cross'} vs openai:http://localhost:1/v1#m", "--data", place / "data"),
-            *("--shortlist", place / "bm25.trec"),
-        )[2]
-    )
+    served = f"{place / 'cross'} vs openai:http://localhost:1/v1#m"
+    lists = ("--data", place / "data", "--shortlist", place / "bm25.trec")
+    assert "takes two rerankers by name" in cli("run", served, *lists)[2]
 
 
 def test_either_arm_is_written_as_a_trec_run(place: Path, tmp_path: Path) -> None:

@@ -1,20 +1,24 @@
-"""What keeps a stored candidate from being taken for another: its files and its settings."""
+"""What keeps a stored candidate from being taken for another, its files and its settings; and what its runs share."""
 
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
 from quantdrift.base.errors import RunError, UnsupportedError
+from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.evidence import perturbation
 from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run
+from quantdrift.spec.grammar import parse
 from support.candidate_samples import bert, candidate, save, tiny
-from support.versus_samples import change, run_two
+from support.versus_samples import change, run_any, run_two
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +90,6 @@ def test_a_method_that_transformers_skips_is_refused(reference: Path, tmp_path: 
 
 
 def test_two_models_have_to_fit(reference: Path, tmp_path: Path) -> None:
-    quantized = copy(reference, tmp_path / "gptq", quantization_config={"quant_method": "gptq"})
-    with pytest.raises(UnsupportedError, match=r"config.json says gptq"):
-        run_two(quantized, reference, tmp_path / "run")
     dot = copy(reference, tmp_path / "dot")
     (dot / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
     with pytest.raises(UnsupportedError, match=r"'dot'.* 'cosine'"):
@@ -96,3 +97,33 @@ def test_two_models_have_to_fit(reference: Path, tmp_path: Path) -> None:
     BertModel(bert(hidden_size=32, num_attention_heads=2, intermediate_size=64)).save_pretrained(tmp_path / "small")
     with pytest.raises(UnsupportedError, match=r"no modules\.json.*'hidden_size': 32"):
         run_two(reference, tmp_path / "small", tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_the_reference_is_embedded_once(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = EmbeddingStore(tmp_path / "cache")
+    encoded: list[tuple[str, int]] = []
+    encode = SentenceEncoder.encode
+
+    def counted(self: SentenceEncoder, texts: Any, *rest: Any) -> NDArray[np.float32]:
+        encoded.append((self.source.name, len(texts)))
+        return encode(self, texts, *rest)
+
+    monkeypatch.setattr(SentenceEncoder, "encode", counted)
+    copied, spec = copy(reference, tmp_path / "copy"), parse(f"{reference}@W4")
+    scheme = run_any(spec, tmp_path / "a", store=store)
+    encoded.clear()
+    first = run_two(reference, copied, tmp_path / "b", store=store)
+    name = str(reference)
+    tried = [(name, 2), (name, 2)]  # which layers are reached, on either side
+    assert encoded == [*tried, (str(copied), 3), (str(copied), 8)]
+    encoded.clear()
+    again = run_two(reference, copied, tmp_path / "c", store=store)
+    assert encoded == tried  # the candidate's are kept, too
+    for part in ("fingerprint", "name", "canonical"):
+        assert scheme.record["model"][part] == first.record["model"][part]
+    assert scheme.record["settings"] == first.record["settings"]
+    assert scheme.record["data"] == first.record["data"]
+    candidates = [run.record["model"]["candidate"]["fingerprint"] for run in (first, again)]
+    assert candidates[0] == candidates[1]
+    assert not perturbation.epsilon(again.evidence()).any()

@@ -1,5 +1,6 @@
-"""Classifiers of transformers and sentence-transformers: their logits, and their heads."""
+"""Classifiers of transformers, sentence-transformers and timm: their logits, and their heads."""
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 import transformers as hf
 from sentence_transformers import CrossEncoder
+from torch import nn
 
 from quantdrift.asking.opening import before_head
 from quantdrift.base.errors import ScoreError, UnsupportedError
@@ -97,27 +99,18 @@ def test_the_head_of_every_model_is_found_and_left_out(name: str) -> None:
     assert [layer.name for layer in whole.layers] == everything
 
 
-def test_what_goes_into_a_head_times_the_head_is_the_logits(tmp_path: Path) -> None:
-    classifier = loaded(tmp_path, "bert")
-    head: Any = classifier.module.get_submodule("classifier")
-    before = replace(classifier, before=("classifier", head))
-    vectors = torch.from_numpy(before.encode(TEXTS, "input", 2))
-    assert close(head(vectors).detach(), classifier.encode(TEXTS, "input", 2))
-    assert before.key("input") != classifier.key("input")
-    sees_tokens = replace(
-        classifier, before=("dense", classifier.module.get_submodule("bert.encoder.layer.0.output.dense"))
-    )
-    with pytest.raises(ScoreError, match="no vector"):
-        sees_tokens.encode(TEXTS, "input", 2)
-
-
 def test_only_a_linear_head_is_searched_by_its_input(tmp_path: Path) -> None:
+    """What goes into the head, times the head, is the logits."""
     scheme = parse_scheme("W3")
     classifier = loaded(tmp_path, "bert")
     before, head = before_head("bert", classifier, QuantizedPair([classifier.module], scheme))
     vectors = before.encode(TEXTS, "input", len(TEXTS))
     assert close(head.logits(vectors), classifier.encode(TEXTS, "input", len(TEXTS)))
     assert close(head.graph(torch.from_numpy(vectors)).detach(), head.logits(vectors))
+    assert before.key("input") != classifier.key("input")
+    dense = classifier.module.get_submodule("bert.encoder.layer.0.output.dense")  # which sees tokens
+    with pytest.raises(ScoreError, match="no vector"):
+        replace(classifier, before=("dense", dense)).encode(TEXTS, "input", 2)
     deep = loaded(tmp_path, "roberta")
     with pytest.raises(UnsupportedError, match="roberta"):
         before_head("roberta", deep, QuantizedPair([deep.module], scheme))
@@ -166,3 +159,52 @@ def test_what_cannot_be_loaded_is_said_in_one_line(content: Any, said: str, tmp_
     with pytest.raises(UnsupportedError, match=said) as caught:
         load_classifier(resolve(str(tmp_path)), device=CPU)
     assert "\n" not in str(caught.value)
+
+
+# --- timm, which needs torchvision; where they cannot be imported, these tests are skipped -----------
+
+
+@pytest.fixture(scope="module")
+def timm() -> Any:
+    """The library, or a reason why these tests cannot run."""
+    try:
+        return importlib.import_module("timm")
+    except (ImportError, OSError, RuntimeError) as error:
+        pytest.skip(f"timm cannot be imported here: {str(error).splitlines()[0]}")
+
+
+SIZES = {"img_size": 32, "embed_dim": 24, "depth": 2, "num_heads": 3}
+HEADS = {"vit_tiny_patch16_224": ("head",), "deit_tiny_distilled_patch16_224": ("head", "head_dist")}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_model_of_timm_is_loaded_with_its_own_preprocessing(name: str, timm: Any, tmp_path: Path) -> None:
+    from PIL import Image  # noqa: PLC0415 -- an optional package
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        overlay = {"input_size": (3, 32, 32)}
+        model = timm.create_model(name, pretrained=False, num_classes=3, pretrained_cfg_overlay=overlay, **SIZES).eval()
+        for parameter in model.parameters():  # some begin with zeros
+            nn.init.normal_(parameter, std=0.3)
+    timm.models.save_for_hf(model, tmp_path, model_args=SIZES, safe_serialization=True)
+    source = resolve(str(tmp_path))
+    assert classifier_kind(source)
+    classifier = load_classifier(source, device=CPU)
+    assert (classifier.takes, len(classifier.classes)) == ("image", 3)
+    transform = timm.data.create_transform(**timm.data.resolve_data_config({}, model=model))
+    batch = torch.stack([transform(Image.fromarray(array)) for array in images()])
+    with torch.no_grad():
+        wanted = model(batch)
+        pooled = model.forward_head(model.forward_features(batch), pre_logits=True)
+    assert close(classifier.encode(images(), "input", 3), wanted)
+    assert close(classifier.encode(images(), "input", 1), wanted)
+    pair = QuantizedPair([classifier.module], parse_scheme("W3"))
+    assert tuple(pair.left_out) == tuple(f"timm_model.{head}" for head in HEADS[name])
+    if len(HEADS[name]) == 1:  # what a contrast searches by is timm's own pooled representation
+        before, head = before_head("vit", classifier, pair)
+        vectors = before.encode(images(), "input", 3)
+        assert close(vectors, pooled)
+        assert close(head.logits(vectors), wanted)
+    with pair.candidate():
+        assert not close(classifier.encode(images(), "input", 3), wanted)

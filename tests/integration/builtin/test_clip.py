@@ -19,6 +19,7 @@ from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.models.files.named import resolve
 from support.small_clip import image_search, small_clip
+from support.versus_samples import check
 
 CPU = torch.device("cpu")
 
@@ -35,28 +36,21 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def similarities(model: Any, processor: Any, folder: Path) -> np.ndarray:
     """Cosines of the captions [n_queries] and images [n_documents], by transformers alone."""
-    texts, files = (
-        [json.loads(line)[key] for line in (folder / name).read_text().splitlines()]
-        for name, key in (("queries.jsonl", "text"), ("corpus.jsonl", "image"))
-    )
-    pictures = [Image.open(folder / file).convert("RGB") for file in files]
+    data = read_beir_folder(folder)
+    pictures = [Image.fromarray(image) for image in data.documents]
     with torch.no_grad():
-        given = processor(text=texts, images=pictures, return_tensors="pt", padding=True)
+        given = processor(text=list(data.queries), images=pictures, return_tensors="pt", padding=True)
         return np.asarray(model(**given).logits_per_text / model.logit_scale.exp())
 
 
 def test_both_arms_are_what_transformers_computes(clip: Path, search: Path) -> None:
     run = drift(str(clip), "W3-rtn", search, cache=False)
-    evidence = run.evidence()
     model, processor = CLIPModel.from_pretrained(clip).eval(), CLIPProcessor.from_pretrained(clip)
     full = similarities(model, processor, search)
     pair = QuantizedPair(model, "W3-rtn")
     with pair.candidate():
         low = similarities(model, processor, search)
-    for scores, top in ((full, evidence.reference_top), (low, evidence.candidate_top)):
-        assert [f"i{place}" for place in scores.argmax(axis=1)] == evidence.item_ids[top.items[:, 0]].tolist()
-    assert np.allclose(evidence.delta_max, (low - full).max(axis=1), atol=1e-5)
-    assert np.allclose(evidence.delta_min, (low - full).min(axis=1), atol=1e-5)
+    check(run, full, low, 1e-5, read_beir_folder(search).document_ids)
     assert run.record["model"]["layers_quantized"] == len(pair.layers) == 26
     assert run.record["model"]["layers_never_reached"] == []
     assert run.record["data"]["modalities"] == "text to image"

@@ -1,4 +1,4 @@
-"""Late-interaction and sparse models through `quantdrift run`, against their own library on weights rounded by hand."""
+"""Late-interaction and sparse models, of texts and of images, through `quantdrift run`, against their own libraries."""
 
 import json
 import re
@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
 from torch import nn
 
@@ -18,10 +21,14 @@ from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.runs.folder import Run as Finished
 from quantdrift.runs.folder import read_run
 from quantdrift.runs.words import weights_line
-from support.row_models import multi_vector, search_data, sparse, static_model
+from support.page_models import page_model
+from support.row_models import multi_vector, round_by_hand, search_data, sparse, static_model
+from support.small_clip import image_search
 from support.tiny_command_line import Run, one_thread, place, quantdrift
+from support.versus_samples import change, check
 
 __all__ = ["one_thread", "place", "quantdrift"]
+
 
 KINDS: dict[str, tuple[Callable[[Path], Any], Any]] = {
     "multi": (multi_vector, MultiVectorEncoder),
@@ -34,25 +41,12 @@ def folders(place: Path) -> None:
     for name, (make, _) in KINDS.items():
         make(place / name)
     search_data(place / "rows")
+    image_search(place / "pages")
 
 
 def run(quantdrift: Run, model: str, scheme: str) -> tuple[Finished, str]:
     shown = quantdrift("run", f"ROOT/{model}/model@{scheme}", "--data", "ROOT/rows", "--out", "run")
     return read_run(Path("run")), shown
-
-
-def by_hand(model: nn.Module, bits: int, group: int) -> None:
-    """Round linear weights to the nearest of a symmetric grid, a scale for a row's group of columns.
-
-    A decoder that shares its weight with the embedding matrix stays as it is.
-    """
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and not name.endswith("decoder"):
-            weight = module.weight.data
-            for at in range(0, weight.shape[1], group):
-                part = weight[:, at : at + group]
-                scale = (part.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)).clamp(min=1e-12)
-                part.copy_((part / scale).round() * scale)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -64,21 +58,11 @@ def test_both_arms_score_as_their_library_does(name: str, place: Path, quantdrif
     for rounded in (False, True):
         model = load(str(place / name / "model"), device="cpu").eval()
         if rounded:
-            by_hand(model, 4, 64)
+            round_by_hand(model, 4, 64)
         queries, documents = model.encode_query(list(data.queries)), model.encode_document(list(data.documents))
         made = model.similarity(queries, documents)
         scores.append((made.to_dense() if made.is_sparse else made).numpy())
-    evidence = finished.evidence()
-    names = list(data.document_ids)
-    for arm, top in enumerate((evidence.reference_top, evidence.candidate_top)):
-        for row in range(evidence.n_inputs):
-            best = names.index(str(evidence.item_ids[top.items[row, 0]]))
-            assert scores[arm][row].max() == pytest.approx(scores[arm][row, best], abs=1e-5)
-            assert top.reference_scores[row, 0] == pytest.approx(scores[0][row, best], rel=1e-5)
-            assert top.candidate_scores[row, 0] == pytest.approx(scores[1][row, best], rel=1e-5)
-    delta = scores[1] - scores[0]
-    assert evidence.delta_max == pytest.approx(delta.max(axis=1), abs=1e-5)
-    assert evidence.delta_min == pytest.approx(delta.min(axis=1), abs=1e-5)
+    check(finished, *scores, 1e-5, data.document_ids)
     assert finished.record["settings"]["similarity"] == ("maxsim" if name == "multi" else "dot")
     assert finished.record["model"]["layers_never_reached"] == (["0.model.pooler.dense"] if name == "multi" else [])
     assert "run again" in shown
@@ -96,11 +80,7 @@ def test_the_record_says_how_rows_are_kept(name: str, scheme: str, record: dict[
     finished, _ = run(quantdrift, name, scheme)
     kept = finished.record["deployment"]
     assert kept | record == kept
-    row = (
-        {"multi": 16 * 32, "sparse": 32 + 32}[name]
-        if kept["precision"] == "float32"
-        else {"multi": 128, "sparse": 40}[name]
-    )
+    row = 16 * 32 if kept["precision"] == "float32" else {"multi": 128, "sparse": 40}[name]
     assert kept["bytes_per_document"] == pytest.approx(kept["rows_per_document"] * row / 8, rel=1e-3)
     assert float(np.abs(finished.evidence().delta_max).max()) > 0
 
@@ -165,18 +145,15 @@ def test_a_folder_of_pylate_is_measured_as_what_it_is(place: Path, tmp_path: Pat
 def test_a_limit_of_terms_is_no_other_models_embedding(place: Path, tmp_path: Path, quantdrift: Run) -> None:
     run(quantdrift, "sparse", "W4")
     copytree(place / "sparse" / "model", tmp_path / "few")
-    settings = json.loads((tmp_path / "few" / "config_sentence_transformers.json").read_text())
-    (tmp_path / "few" / "config_sentence_transformers.json").write_text(json.dumps({**settings, "max_active_dims": 2}))
+    change(tmp_path / "few" / "config_sentence_transformers.json", max_active_dims=2)
     quantdrift("run", f"{tmp_path}/few@W4", "--data", "ROOT/rows", "--out", "few-run")
     runs = [read_run(Path(name)).evidence().reference_top.reference_scores[:, 0] for name in ("run", "few-run")]
     assert (runs[1] < runs[0]).any()
 
 
 def test_a_model_of_another_class_is_not_converted(place: Path, tmp_path: Path, quantdrift: Run) -> None:
-    settings = json.loads((place / "multi" / "model" / "config_sentence_transformers.json").read_text())
-    folder = tmp_path / "odd"
-    copytree(place / "multi" / "model", folder)
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({**settings, "model_type": "SparseEncoder"}))
+    folder = copytree(place / "multi" / "model", tmp_path / "odd")
+    change(folder / "config_sentence_transformers.json", model_type="SparseEncoder")
     told = quantdrift("run", f"{folder}@W4", "--data", "ROOT/rows", "--out", "run", code=2)
     assert "MultiVectorMask" in told or "sparse" in told.lower()
 
@@ -193,8 +170,7 @@ def test_of_a_static_model_the_embedding_matrix_is_quantized(place: Path, quantd
     scale = weight.abs().amax(1, keepdim=True) / 7
     weight.copy_((weight / scale).round() * scale)
     low = model.similarity(model.encode(queries), model.encode(documents)).numpy()
-    assert finished.evidence().delta_max == pytest.approx((low - full).max(axis=1), abs=1e-5)
-    assert finished.evidence().delta_min == pytest.approx((low - full).min(axis=1), abs=1e-5)
+    check(finished, full, low, 1e-5, data.document_ids)
     bits = finished.record["bits_per_weight"]
     assert bits["all_parameters"] == pytest.approx(4 + 16 / weight.shape[1])
     assert weights_line(finished.record).startswith("bits per weight: 4.50 over all parameters")
@@ -218,3 +194,76 @@ def test_a_model_in_memory_is_measured_as_its_folder_is(name: str, place: Path, 
         drift(model, other, place / "rows")
     with pytest.raises(UnsupportedError, match="own quantized self"):
         drift(str(place / "tiny"), other, place / "rows")
+
+
+# --- ColPali and ColQwen2: images as documents -------------------------------------------------------
+
+
+def page_scores(model: Any, processor: Any, folder: Path) -> np.ndarray:
+    """MaxSim [n_queries, n_documents] by transformers alone, an input at a time."""
+    data = read_beir_folder(folder)
+    given = [processor.process_queries(text=[text], return_tensors="pt") for text in data.queries]
+    pages = [processor.process_images([Image.fromarray(image)], return_tensors="pt") for image in data.documents]
+    with torch.no_grad():
+        queries, documents = (
+            [model(**{k: v for k, v in one.items() if k != "labels"}).embeddings[0] for one in side]
+            for side in (given, pages)
+        )
+    return np.asarray(processor.score_retrieval(queries, documents))
+
+
+@pytest.mark.parametrize("name", ["ColPali", "ColQwen2"])
+def test_both_arms_score_as_transformers_does(name: str, place: Path, quantdrift: Run) -> None:
+    model, processor = page_model(name, place / name)
+    shown = quantdrift("run", f"ROOT/{name}@W4-rtn", "--data", "ROOT/pages", "--out", "run")
+    full = page_scores(model, processor, place / "pages")
+    round_by_hand(model, 4, 128)
+    low = page_scores(model, processor, place / "pages")
+    finished = read_run(Path("run"))
+    check(finished, full, low, 1e-4, read_beir_folder(place / "pages").document_ids)
+    first = finished.evidence().reference_top.reference_scores[:, 0]
+    assert finished.record["model"]["layers_quantized"] == sum(isinstance(part, nn.Linear) for part in model.modules())
+    assert finished.record["model"]["layers_never_reached"] == []
+    assert finished.record["data"]["modalities"] == "text to image"
+    assert "texts as it reads queries" not in shown
+    MultiVectorEncoder(str(place / name), device="cpu").save_pretrained(str(place / f"{name}-again"))
+    quantdrift("run", f"ROOT/{name}-again@fp+emb=int8", "--data", "ROOT/pages", "--out", "again")
+    assert read_run(Path("again")).evidence().reference_top.reference_scores[:, 0] == pytest.approx(first, rel=1e-6)
+
+
+def test_both_kinds_of_inputs_are_calibrated_on(place: Path, quantdrift: Run) -> None:
+    page_model("ColPali", place / "calibrated")
+    quantdrift("run", "ROOT/calibrated@W4-gptq", "--data", "ROOT/pages", "--out", "run")
+    finished = read_run(Path("run"))
+    made = finished.record["quantization"]
+    assert all(layer["n_tokens"] for layer in made["layers"])
+    assert made["calibration"]["n_queries"] == 4  # a quarter of 16
+    assert finished.evidence().n_inputs == 12
+
+
+def test_texts_as_documents_are_told(place: Path, quantdrift: Run) -> None:
+    page_model("ColPali", place / "texts")
+    shown = quantdrift("run", "ROOT/texts@W4", "--data", "ROOT/rows", "--out", "run")
+    told = "is made for documents that are images, and reads texts as it reads queries"
+    assert told in " ".join(shown.split())
+    data, model = read_beir_folder(place / "rows"), MultiVectorEncoder(str(place / "texts"), device="cpu")
+    queries, documents = ([{"text": text} for text in side] for side in (data.queries, data.documents))
+    expected = model.similarity(model.encode_query(queries), model.encode_document(documents)).numpy()
+    top = read_run(Path("run")).evidence().reference_top.reference_scores[:, 0]
+    assert top == pytest.approx(expected.max(axis=1), rel=1e-5)
+
+
+def test_a_processor_that_its_library_calls_otherwise_is_refused(place: Path, quantdrift: Run) -> None:
+    page_model("ColModernVBert", place / "modern")
+    told = quantdrift("run", "ROOT/modern@W4", "--data", "ROOT/pages", "--out", "run", code=2)
+    assert "reads the queries of" in told
+    assert "otherwise than process_queries of its ColModernVBertProcessor does" in " ".join(told.split())
+
+
+def test_a_projection_that_no_file_holds_is_refused(place: Path, quantdrift: Run) -> None:
+    page_model("ColPali", place / "bare")
+    file = place / "bare" / "model.safetensors"
+    kept = {key: value for key, value in load_file(file).items() if not key.startswith("embedding_proj_layer")}
+    save_file(kept, file, {"format": "pt"})
+    told = quantdrift("run", "ROOT/bare@W4", "--data", "ROOT/pages", "--out", "run", code=2)
+    assert "has no weights for embedding_proj_layer.bias and 1 more" in " ".join(told.split())

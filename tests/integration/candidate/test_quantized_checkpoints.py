@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from integration.models import checkpoint_makers as makers
-from integration.models import gguf_maker
 from quantdrift.builtin.sentence.work import load_encoder
 from quantdrift.candidate.checkpoint import load_checkpoint
 from quantdrift.candidate.quantized import QuantizedWeight
@@ -98,11 +97,11 @@ def test_a_copy_of_the_transformer_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_gguf_file_lends_everything_but_the_transformer(tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed")
-    folder = gguf_maker.small_qwen3(tmp_path)
+    folder = makers.small_qwen3(tmp_path)
     reference = SentenceTransformer(str(folder), device="cpu")
     state = {name: tensor.clone() for name, tensor in reference[0].auto_model.state_dict().items()}
     file = tmp_path / "small-q8_0.gguf"
-    meant = gguf_maker.write_gguf(file, state)
+    meant = makers.write_gguf(file, state)
     run = run_two(folder, file, tmp_path / "run")
     by_hand = SentenceTransformer(str(folder), device="cpu")
     by_hand[0].auto_model.load_state_dict(meant)

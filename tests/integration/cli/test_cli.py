@@ -1,17 +1,22 @@
-"""`quantdrift run` as a user types it, on a tiny model, and what is refused before one is loaded."""
+"""`quantdrift run`, `noise` and `demo` as typed, on a tiny model: what is shown, refused, and measured once more."""
 
 import json
+import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
+from quantdrift.asking import run as engine
 from support.beir_folder import numbered, write_beir_folder
+from support.candidate_samples import tiny
 from support.command_line import cli
-from support.tiny_command_line import Run, one_thread, place, quantdrift, text
+from support.tiny_command_line import N_DOCS, Run, corpora, one_thread, place, quantdrift, text
 
-__all__ = ["one_thread", "place", "quantdrift"]
+__all__ = ["corpora", "one_thread", "place", "quantdrift"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,8 +47,6 @@ def test_a_run_prints_a_table_or_json_and_leaves_a_folder_with_all_metrics(quant
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["minilm@W4-gtpq"], "did you mean gptq"),
-        (["minlm@W4"], "did you mean minilm"),
         (["minilm@W4-adaround+calib=/nowhere.txt"], "/nowhere.txt: expected a file of texts"),
         (["/no/such/model@W4"], "no folder /no/such/model"),
         (["minilm@W4", "--device", "gpu"], "expected cpu"),
@@ -59,3 +62,118 @@ def test_what_cannot_be_run_ends_in_one_line(
     assert said in err.splitlines()[-1]
     assert "Traceback" not in err
     assert not (tmp_path / "run").exists()
+
+
+# --- the same once more: what is finished is shown, and measured again where anything differs --------
+
+
+COMMAND = ("run", "TINY@W3", "--data", "ROOT/data", "--out", "out")
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Where runs were measured, one entry a time."""
+    places: list[Path] = []
+    measured_run = engine.measured_run
+    monkeypatch.setattr(
+        engine, "measured_run", lambda opened, **more: (places.append(more["out"]), measured_run(opened, **more))[1]
+    )
+    return places
+
+
+def test_a_finished_run_is_shown_and_not_measured(quantdrift: Run, measured: list[Path]) -> None:
+    first, second = quantdrift(*COMMAND, "--json"), quantdrift(*COMMAND, "--json")
+    assert (first, len(measured)) == (second, 1)
+
+
+@pytest.mark.parametrize("more", [("--no-cache",), ("-k", "7"), ("--batch-size", "3"), ("--no-noise-floor",)])
+def test_other_settings_are_measured(more: tuple[str, ...], quantdrift: Run, measured: list[Path]) -> None:
+    quantdrift(*COMMAND)
+    quantdrift(*COMMAND, *more)
+    assert len(measured) == 2
+
+
+def test_what_is_other_or_damaged_is_measured_again(quantdrift: Run, measured: list[Path], place: Path) -> None:
+    quantdrift(*COMMAND)
+    quantdrift(*COMMAND[:-2], "--data", "ROOT/a", "--out", "out")
+    quantdrift(*COMMAND)
+    assert len(measured) == 3
+    weights = place / "tiny" / "model.safetensors"
+    before = weights.stat()
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
+    quantdrift(*COMMAND)
+    assert len(measured) == 4
+    evidence = Path("out/evidence.parquet")
+    evidence.write_bytes(evidence.read_bytes()[:-1])
+    quantdrift(*COMMAND)
+    assert len(measured) == 5
+
+
+# --- what a run says of its embeddings and its calibration -------------------------------------------
+
+
+def notes(place: Path, name: str) -> list[str]:
+    record = json.loads((place / name / "run.json").read_text())
+    return [str(note) for note in record["data"]["warnings"]]
+
+
+def test_inputs_that_a_model_does_not_tell_apart_are_said(place: Path, quantdrift: Run) -> None:
+    """Texts none of whose words the model knows, as with another model's tokenizer."""
+    texts = numbered("x", [f"w{n} x{n}" for n in range(40)])
+    write_beir_folder(place / "foreign", texts, texts)
+    shown = quantdrift("run", "TINY@W4", "--data", "ROOT/foreign", "--out", "ROOT/same")
+    warnings = notes(place, "same")
+    for arm in ("reference", "candidate"):
+        for side in ("query", "document"):
+            text = rf"{arm}: 9\d % of the {side} embeddings are duplicates"
+            assert any(re.match(text, note) for note in warnings), warnings
+    assert "reference: 9" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("calib", "said"), [("", True), ("+calib=10", False)])
+def test_a_calibration_on_all_that_is_ranked_is_said(calib: str, said: bool, place: Path, quantdrift: Run) -> None:
+    command = ("run", f"TINY@W4-adaround{calib}", "--data", "ROOT/data", "--out", "ROOT/fitted")
+    shown = quantdrift(*command)
+    text = f"calibrated on all {N_DOCS} documents, the very ones that are ranked"
+    assert (text in " ".join(shown.split())) is said
+    assert any(note.startswith(text) for note in notes(place, "fitted")) is said
+
+
+# --- noise -------------------------------------------------------------------------------------------
+
+
+def test_every_way_is_a_run(place: Path, quantdrift: Run) -> None:
+    asked = ("noise", "TINY", "--data", "ROOT/a", "-k", "20")
+    result = json.loads(quantdrift(*asked, "--json"))
+    ways = {way["way"]: way["metrics"] for way in result["ways"]}
+    assert list(ways)[:5] == ["batch=1", "batch=8", "batch=128", "dtype=fp16", "dtype=bf16"]
+    for way in ("batch=1", "dtype=bf16"):
+        quantdrift("run", f"TINY@fp+{way}", "--data", "ROOT/a", "-k", "20", "--out", "plain", "--no-cache")
+        run = json.loads(Path("plain/run.json").read_text())["metrics"]
+        assert ways[way]["flip@1"]["value"] == run["flip@1"]["value"]
+        assert ways[way]["epsilon"]["value"] == run["epsilon"]["value"]
+    assert ways["dtype=bf16"]["epsilon"]["value"] > 100 * ways["batch=1"]["epsilon"]["value"]
+
+
+def test_a_server_is_refused(quantdrift: Run) -> None:
+    assert "runs elsewhere" in quantdrift("noise", "openai:http://127.0.0.1:1/v1#m", "--data", "ROOT/a", code=2)
+
+
+# --- demo: it ends with the questions that broke, and with commands that work as printed -------------
+
+
+def test_a_quick_demo_ends_with_what_broke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny().save(str(tmp_path / "tiny"))
+    code, out, _ = cli("demo", "--quick", "--spec", "./tiny@W2-rtn")
+    assert code == 0
+    assert "Verdict: " in out
+    assert "docstrings the 200 with the shortest documents" in out  # not taken for all of them
+    assert any("PythonDocsShort: " in line and "inputs have another top-1" in line for line in out.splitlines())
+    assert sum(line.startswith("reference  ") for line in out.splitlines()) == 3
+    following = [line.split("   #")[0] for line in out.splitlines() if line.startswith("quantdrift ")]
+    assert [line.split()[1] for line in following] == ["show", "report", "run", "run"]
+    code, shown, _ = cli(*shlex.split(following[0])[1:])
+    assert (code, "Texts are from PythonDocsShort" in shown) == (0, True)
+    assert cli(*shlex.split(following[1])[1:])[0] == 0

@@ -1,4 +1,4 @@
-"""`quantdrift diff` as a user types it, on lists that end early and on refusals."""
+"""`quantdrift diff` and `compare` as a user types them, on lists that end early and on refusals."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from quantdrift.runs.folder import read_run
 from support.command_line import cli
-from support.comparison_samples import evidence_of, flipped, run_of
+from support.comparison_samples import evidence_of, flipped, run_of, scores
 from support.finished_samples import write_trec
 
 N, K = 60, 10
@@ -84,3 +84,16 @@ def test_arms_of_run_folders_are_named_in_the_order_of_the_runs(tmp_path: Path) 
     assert (result["a"]["name"], result["b"]["name"]) == ("minilm", "minilm@W4-g64-rtn")
     assert (part["metrics"]["flip@1"]["value"], part["deltas"]) == (0.2, "all")
     assert (part["changed"][0]["before"], part["changed"][0]["after"]) == ("d0", "d1")
+
+
+def test_the_margin_and_the_level_of_a_comparison_are_those_that_were_asked_for(tmp_path: Path) -> None:
+    """Of 60 inputs A flips the first 5, B 4 to 39."""
+    rows = {"A": range(5), "B": range(4, 40)}
+    runs = [
+        run_of(tmp_path / n, evidence_of(scores(), flipped(scores(), of)), spec=f"m@{n}").path for n, of in rows.items()
+    ]
+    code, out, _ = cli("compare", *runs, "--json", "--margin", "0.1", "--alpha", "0.01")
+    read = json.loads(out)
+    assert (code, read["margin"], read["alpha"], read["metrics"][0]["verdict"]) == (0, 0.1, 0.01, "worse")
+    line = cli("compare", *runs, "--markdown", "--margin", "0.1")[1].splitlines()[2]
+    assert (line.startswith("| `flip@1` | 8.3 % | 60.0 % | +51.7 pp (+"), line.endswith("| worse |")) == (True, True)

@@ -1,26 +1,31 @@
-"""ONNX with packed weights: the same embeddings as torch, and nothing left in float unsaid."""
+"""ONNX with packed weights: embeddings are those of torch, of other architectures too; what stays in float is said."""
 
 import copy
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+pytest.importorskip("onnxruntime")
+
 import torch
+import transformers as hf
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.builtin.onnx import saving as onnx_folder
+from quantdrift.builtin.onnx.running import load_onnx
 from quantdrift.builtin.sentence.work import SentenceEncoder, load_encoder
 from quantdrift.models.files.named import resolve
 from quantdrift.models.files.saved import read_record
 from quantdrift.models.weights import weights_fingerprint
-from support.candidate_samples import HIDDEN, apart, candidate, embed, encoder, rich, save, save_backbone, tiny
+from support.candidate_samples import HIDDEN, WORDS, apart, candidate, embed, encoder, rich, save, save_backbone, tiny
 from support.command_line import cli
 
 ir = pytest.importorskip("onnx_ir")
-pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.slow
 
 PACKED = 12
@@ -114,3 +119,38 @@ def test_the_command_says_what_is_packed(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UnsupportedError, match="1e-09"):
         save(candidate("W4-g64"), tmp_path / "other", model_format="onnx")
     assert {entry.name for entry in tmp_path.iterdir()} == {"tiny", "out"}
+
+
+SIZES: dict[str, Any] = {"vocab_size": len(WORDS) + 4, "max_position_embeddings": 48}
+WIDTHS: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+GROUPED: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16, "use_cache": False}
+
+
+@pytest.mark.very_slow  # minutes of one core
+@pytest.mark.parametrize(
+    "config",
+    [
+        hf.Qwen3Config(**SIZES, **WIDTHS, **GROUPED),
+        hf.Gemma3TextConfig(**SIZES, **WIDTHS, **GROUPED, sliding_window=8, bos_token_id=2, eos_token_id=3),
+        hf.GPT2Config(**SIZES, **WIDTHS, use_cache=False, bos_token_id=2, eos_token_id=3),  # its layers are Conv1D
+        hf.AlbertConfig(**SIZES, **WIDTHS, embedding_size=32),  # one block that runs twice
+        hf.ModernBertConfig(**SIZES, **WIDTHS, local_attention=8, pad_token_id=0, bos_token_id=2, eos_token_id=3),
+        hf.T5Config(  # sentence-transformers takes the encoder of it
+            vocab_size=SIZES["vocab_size"], d_model=64, num_layers=2, num_heads=4, d_kv=16, d_ff=96
+        ),
+        hf.DebertaV2Config(**SIZES, **WIDTHS, relative_attention=True, pos_att_type=["p2c", "c2p"]),
+    ],
+    ids=lambda config: config.model_type,
+)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_other_architectures(config: Any, side: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = encoder(tmp_path / "tiny", hf.AutoModel.from_config(config))
+    model.tokenizer.padding_side = side
+    given = candidate("W4-g32", rich, model)
+    record = save(given, tmp_path / "out", model_format="onnx")
+    with given.candidate():
+        wanted = embed(model)
+    assert apart(embed(load_onnx(tmp_path / "out")), wanted) < 1e-5
+    left_out = [layer["name"] for layer in record["layers"] if "left out" in layer["stored"]]
+    assert all("pooler" in name for name in left_out)

@@ -121,6 +121,12 @@ def no_questions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not asked
 
 
+@pytest.fixture
+def evil(honest: Path, tmp_path: Path) -> Path:
+    """A plain model in a folder, to be changed."""
+    return shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "evil")
+
+
 def refused(form: str, folder: Path, said: str) -> None:
     with pytest.raises(UnsupportedError, match=said) as caught:
         FORMS[form][0](folder)
@@ -287,10 +293,9 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("file", TRANSFORMER_FILES)
-def test_what_a_folder_hands_to_transformers_is_on_a_list(honest: Path, tmp_path: Path, file: str) -> None:
-    shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "evil")
-    (tmp_path / "evil" / "sentence_bert_config.json").unlink()
-    source = resolve(str(tmp_path / "evil"))
+def test_what_a_folder_hands_to_transformers_is_on_a_list(evil: Path, file: str) -> None:
+    (evil / "sentence_bert_config.json").unlink()
+    source = resolve(str(evil))
     taken = set(inspect.signature(Transformer.__init__).parameters) - {"self", "model_name_or_path"}
     others = {"backend", "tokenizer_name_or_path", "query_length", "document_length", "query_expansion"}
     assert taken <= {*TRANSFORMER.model_fields} | others  # a new one is decided here first
@@ -299,30 +304,24 @@ def test_what_a_folder_hands_to_transformers_is_on_a_list(honest: Path, tmp_path
         for argument in NAMES[name]:
             cases += [(f"{argument}.{key}", {argument: {key: False}}, key in HARMLESS[name]) for key in keys]
     for said, content, harmless in cases:
-        (tmp_path / "evil" / file).write_text(json.dumps(content if isinstance(content, dict) else {said: content}))
+        (evil / file).write_text(json.dumps(content if isinstance(content, dict) else {said: content}))
         with nullcontext() if harmless else pytest.raises(UnsupportedError, match=f"sets {said}, which no file"):
             vet(source)
         vet(source, trusted=True)
 
 
-def test_entries_of_a_config_that_change_how_files_are_read_are_refused(honest: Path, tmp_path: Path) -> None:
+def test_entries_of_a_config_that_change_how_files_are_read_are_refused(evil: Path) -> None:
     acted_on = keys_taken(PreTrainedModel.from_pretrained.__func__, r'getattr\(config, "(\w+)"')
     assert acted_on == {"transformers_weights", "fusion_config"} <= CONFIG.model_fields.keys()
-    shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "evil")
     for key in acted_on:
-        change(tmp_path / "evil" / "config.json", **{**dict.fromkeys(acted_on), key: "other.safetensors"})
+        change(evil / "config.json", **{**dict.fromkeys(acted_on), key: "other.safetensors"})
         with pytest.raises(UnsupportedError, match=f"config.json of .* cannot be used: {key}"):
-            vet(resolve(str(tmp_path / "evil")))
+            vet(resolve(str(evil)))
 
 
 READ = (
-    "pytorch_model.bin",
-    "pytorch_model.x.bin",
-    "adapter_model.bin",
-    "training_args.bin",
-    "1_Pooling/pytorch_model.bin",
-    "tokenizer.pkl",
-    "model.pt",
+    *("pytorch_model.bin", "pytorch_model.x.bin", "adapter_model.bin", "training_args.bin"),
+    *("1_Pooling/pytorch_model.bin", "tokenizer.pkl", "model.pt"),
 )
 WISHES = {"weights_only": False, "use_safetensors": False, "dtype": "auto"}
 
@@ -381,14 +380,12 @@ def test_an_adapter_that_is_not_plain_is_refused(more: dict[str, Any], message: 
     refused(form, folder, message)
 
 
-def test_a_tokenizer_whose_pattern_gives_up_is_told_in_one_line(honest: Path, tmp_path: Path) -> None:
-    shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "evil")
-    rules = json.loads((tmp_path / "evil" / "tokenizer.json").read_text())
+def test_a_tokenizer_whose_pattern_gives_up_is_told_in_one_line(evil: Path, tmp_path: Path) -> None:
+    rules = json.loads((evil / "tokenizer.json").read_text())
     split = {"type": "Split", "pattern": {"Regex": "(a+)+!"}, "behavior": "Isolated", "invert": False}
     change(
-        tmp_path / "evil" / "tokenizer.json",
-        pre_tokenizer={"type": "Sequence", "pretokenizers": [split, rules["pre_tokenizer"]]},
+        evil / "tokenizer.json", pre_tokenizer={"type": "Sequence", "pretokenizers": [split, rules["pre_tokenizer"]]}
     )
     data = RetrievalDataset.of({"q": "heat"}, {"d": "wing", "e": "a" * 60}, {"q": {"d": 1}}, name="long words")
     with pytest.raises(DataError, match="retry-limit"):
-        run_any(parse(f"{tmp_path}/evil@W4-rtn"), tmp_path / "run", dataset=data)
+        run_any(parse(f"{evil}@W4-rtn"), tmp_path / "run", dataset=data)

@@ -44,7 +44,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """The type of the file's matrices, and the server's name."""
     pytest.importorskip("xllamacpp", reason="xllamacpp, which holds llama.cpp's server, is not installed")
     pytest.importorskip("gguf", reason="gguf is not installed")
-    from integration.models.gguf_maker import write_minilm  # noqa: PLC0415 -- imports gguf
+    from integration.models.checkpoint_makers import write_minilm  # noqa: PLC0415 -- imports torch
 
     file = write_minilm(tmp_path_factory.mktemp("llama") / "minilm.gguf", request.param)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}

@@ -47,14 +47,8 @@ def compared(folder: Path) -> Any:
 
 
 def quantized(folder: Path) -> Any:
-    return make_candidate(
-        parse(f"{folder}@W4-rtn"),
-        dataset=None,
-        settings=Settings(batch_size=8),
-        store=EmbeddingStore(None),
-        progress=Silent(),
-        device="cpu",
-    )
+    how: Any = {"settings": Settings(batch_size=8), "store": EmbeddingStore(None), "progress": Silent()}
+    return make_candidate(parse(f"{folder}@W4-rtn"), dataset=None, device="cpu", **how)
 
 
 CONFIGURATIONS: dict[str, Callable[[Path], Any]] = {"MODEL@SCHEME": run_w4, "A vs B": compared, "quantize": quantized}
@@ -330,9 +324,7 @@ def test_a_folder_that_was_written_is_the_candidate_that_was_measured(tmp_path: 
     tiny().save_pretrained(str(tmp_path / "model"))
     spec = parse(f"{tmp_path / 'model'}@W4-rtn")
     run = run_w4(tmp_path / "model")
-    how: Any = {"settings": Settings(batch_size=8), "store": EmbeddingStore(None), "progress": Silent()}
-    pair = make_candidate(spec, dataset=None, device="cpu", **how)
-    record = save_candidate(spec, pair, tmp_path / "w4", progress=Silent())
+    record = save_candidate(spec, quantized(tmp_path / "model"), tmp_path / "w4", progress=Silent())
     other = run_two(tmp_path / "model", tmp_path / "w4", tmp_path / "versus")
     fingerprint = run.record["model"]["candidate_fingerprint"]
     assert record["weights"]

@@ -49,12 +49,4 @@ def assert_same_results(results: Results, expected: Results, tolerance: float = 
 
 def dataset_of(corpus: dict[str, Any], queries: dict[str, str]) -> RetrievalDataset:
     """Make the dataset of quantdrift's own runs: title, a space, text."""
-    return RetrievalDataset(
-        name="tiny",
-        query_ids=tuple(queries),
-        queries=tuple(queries.values()),
-        document_ids=tuple(corpus),
-        documents=tuple(f"{document['title']} {document['text']}".strip() for document in corpus.values()),
-        qrels=qrels_of(queries),
-        split="test",
-    )
+    return RetrievalDataset.of(queries, corpus, qrels_of(queries), name="tiny")

@@ -37,20 +37,10 @@ def save_model(folder: Path, *, seed: int = 0, wide: int = 1, n_layers: int = 2)
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
-    config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32 * wide,
-        intermediate_size=64 * wide,
-        num_hidden_layers=n_layers,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=2,
-    )
+    sizes = {"hidden_size": 32 * wide, "intermediate_size": 64 * wide, "num_hidden_layers": n_layers}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 256}
+    tokens = {"vocab_size": len(vocabulary), "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+    config = LlamaConfig(**sizes, **heads, **tokens, initializer_range=0.3, tie_word_embeddings=False)
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
@@ -98,66 +88,14 @@ def own_answers(model: str, prompts: Sequence[str], *, n_tokens: int) -> list[st
 
 
 def _tasks(folder: Path) -> dict[str, dict[str, Any]]:
-    mean = {"aggregation": "mean", "higher_is_better": True}
-    acc, norm = {"metric": "acc", **mean}, {"metric": "acc_norm", **mean}
-    asked = {"output_type": "multiple_choice", "doc_to_text": "{{q}}:", "doc_to_choice": "c", "doc_to_target": "g"}
-    tasks: dict[str, dict[str, Any]] = {
-        "questions": {**asked, "metric_list": [acc, norm]},
-        "more_questions": {**asked, "num_fewshot": 1, "metric_list": [acc]},
-        "informed": {**asked, "metric_list": [acc, {"metric": "acc_mutual_info", **mean}]},
-        "named": {**asked, "doc_to_target": "w", "metric_list": [norm]},
-        "pronouns": {
-            "output_type": "multiple_choice",
-            "doc_to_text": "g",
-            "doc_to_choice": "{{[one, two]}}",
-            "doc_to_target": "end",
-            "metric_list": [acc],
-        },
-        "last_word": {
-            "output_type": "loglikelihood",
-            "doc_to_text": "{{t}}",
-            "doc_to_target": "{{w}}",
-            "target_delimiter": "",
-            "metric_list": [acc, {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False}],
-        },
-        "texts": {
-            "output_type": "loglikelihood_rolling",
-            "doc_to_text": "",
-            "doc_to_target": "{{t}}",
-            "metric_list": [{"metric": "word_perplexity"}, {"metric": "bits_per_byte"}],
-        },
-        "sums": {
-            "output_type": "generate_until",
-            "doc_to_text": "{{t}}",
-            "doc_to_target": "{{a}}",
-            "generation_kwargs": {"until": ["|"], "max_gen_toks": 5},
-            "filter_list": [
-                {"name": "first", "filter": [{"function": "take_first"}]},
-                {
-                    "name": "start",
-                    "filter": [{"function": "regex", "regex_pattern": "^([a-z]{1,2})"}, {"function": "take_first"}],
-                },
-            ],
-            "metric_list": [{"metric": "exact_match", **mean}],
-        },
-    }
+    tasks: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("tasks.yaml").read_text())
     for name, task in tasks.items():
-        task |= {
-            "task": f"tiny_{name}",
-            "dataset_path": "json",
-            "dataset_kwargs": {
-                "data_files": {"validation": str(folder / f"{name}.jsonl")},
-                "cache_dir": str(folder / "cache"),
-            },
-            "validation_split": "validation",
-            "metadata": {"version": 1.0},
-        }
-    tasks["group"] = {
-        "group": "tiny_group",
-        "task": ["tiny_questions", "tiny_more_questions"],
-        "aggregate_metric_list": [{"metric": "acc", "aggregation": "mean", "weight_by_size": True}],
-    }
-    return tasks
+        files = {"data_files": {"validation": str(folder / f"{name}.jsonl")}, "cache_dir": str(folder / "cache")}
+        data = {"dataset_path": "json", "dataset_kwargs": files, "validation_split": "validation"}
+        task |= {"task": f"tiny_{name}", **data, "metadata": {"version": 1.0}}
+    weighted = {"metric": "acc", "aggregation": "mean", "weight_by_size": True}
+    both = ["tiny_questions", "tiny_more_questions"]
+    return {**tasks, "group": {"group": "tiny_group", "task": both, "aggregate_metric_list": [weighted]}}
 
 
 def _write(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
@@ -184,19 +122,7 @@ def lm_eval_command(
     *arguments: str, cwd: Path, first: Sequence[str] = ("-m", "lm_eval"), **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run lm-eval's own command, as a user would."""
-    return subprocess.run(
-        [sys.executable, *first, *arguments],
-        cwd=cwd,
-        env={
-            **os.environ,
-            "HF_HUB_OFFLINE": "1",
-            "HF_DATASETS_CACHE": str(cwd / "datasets"),
-            "QUANTDRIFT_CACHE": str(cwd / "cache"),
-            "OMP_NUM_THREADS": "1",
-            **variables,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
+    caches = {"HF_DATASETS_CACHE": str(cwd / "datasets"), "QUANTDRIFT_CACHE": str(cwd / "cache")}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **caches, **variables}
+    words = [sys.executable, *first, *arguments]
+    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=500)

@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from integration.quantdrift_lm_eval.lm_eval_samples_maker import lm_eval_command, save_model, write_tasks
-from quantdrift.base.errors import MissingExtraError
-from quantdrift.cli.harness import harness_command
 from quantdrift.finished.diff import change_of, diff_runs
 from quantdrift.finished.formats import read_finished
-from quantdrift_lm_eval import cli
 
 pytestmark = pytest.mark.slow
 QUIET = ("--batch_size", "4", "--device", "cpu", "--include_path", "tasks")
@@ -82,14 +79,3 @@ def test_results_samples_and_run_folders_lie_beside_each_other(stock: Any, place
     assert change_of(compared["tiny_sums (start)"]["exact_match"])[:2] == pytest.approx([exact] * 2)
     runs = {path.parent.name for path in out.glob("drift/W3-g128-rtn+head=lm_head/*/run.json")}
     assert runs == {"tiny_questions", "tiny_more_questions", "tiny_sums-first", "tiny_sums-start"}
-
-
-def test_without_lm_eval_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Missing:
-        def load(self) -> None:
-            raise ModuleNotFoundError("No module named 'lm_eval'", name="lm_eval")
-
-    monkeypatch.setattr("quantdrift.cli.harness.entry_points", lambda **_: [Missing()])
-    with pytest.raises(MissingExtraError, match=r'pip install "quantdrift\[lm-eval\]"'):
-        harness_command("lm-eval", [])
-    assert callable(cli.main)

@@ -9,6 +9,7 @@ from typing import Any
 import mteb
 import torch
 from datasets import Dataset, DatasetDict
+from mteb._create_dataloaders import _create_dataloader_from_texts
 from mteb.abstasks import AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.mocks import mock_tasks
@@ -61,6 +62,13 @@ def scores(model: Any, task: Any, **kwargs: Any) -> Mapping[str, list[dict[str, 
     return result.task_results[0].scores
 
 
+def embed(model: Any, texts: list[str]) -> Any:
+    """Embeddings of texts by a model of mteb's."""
+    loader = _create_dataloader_from_texts(texts, batch_size=8)
+    asked = {"task_metadata": mock_tasks.MockSTSTask().metadata, "hf_split": "test", "hf_subset": "default"}
+    return model.encode(loader, **asked, **QUIET)
+
+
 def split_data(
     n_queries: int, n_docs: int, *, seed: int = 0, shortlist: int | None = None, **columns: str
 ) -> dict[str, Any]:
@@ -102,17 +110,10 @@ def made_task(
     **attributes: Any,
 ) -> Any:
     """A task of a class of mteb's whose data are what `load` gives."""
-    metadata = TaskMetadata(
-        name=name or f"Tiny{kind}",
-        description="made for a test",
-        dataset={"path": "none", "revision": "1"},
-        type=kind,
-        category=category,
-        modalities=["text"] if category == "t2t" else ["text", "image"],
-        eval_splits=list(splits),
-        eval_langs=dict(languages) if languages else ["eng-Latn"],
-        main_score=main_score,
-    )
+    about: Any = {"description": "made for a test", "dataset": {"path": "none", "revision": "1"}}
+    about |= {"type": kind, "category": category, "modalities": ["text", *(["image"] if category != "t2t" else [])]}
+    about |= {"eval_splits": list(splits), "eval_langs": dict(languages) if languages else ["eng-Latn"]}
+    metadata = TaskMetadata(name=name or f"Tiny{kind}", main_score=main_score, **about)
 
     def load_data(self: Any, *_: Any, **__: Any) -> None:
         self.dataset, self.data_loaded = load(), True

@@ -9,14 +9,12 @@ import mteb
 import numpy as np
 import pytest
 from datasets import Dataset
-from mteb._create_dataloaders import _create_dataloader_from_texts
 from mteb.abstasks import AbsTaskClassification, AbsTaskPairClassification, AbsTaskSTS
-from mteb.mocks.mock_tasks import MockSTSTask
 from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from integration.quantdrift_mteb.mteb_samples import QUIET, SCHEME, Model, as_splits, labelled, made_task, pairs, scores
+from integration.quantdrift_mteb.mteb_samples import SCHEME, Model, as_splits, embed, labelled, made_task, pairs, scores
 from quantdrift.runs.folder import Run, read_run
 from support.candidate_samples import quantized, text
 
@@ -26,10 +24,8 @@ OWN = {"drift_spec", "drift_reference_main_score"}
 Floats = NDArray[np.float64]
 
 
-def embed(model: Model, texts: list[str]) -> Floats:
-    loader = _create_dataloader_from_texts(texts, batch_size=8)
-    asked = {"task_metadata": MockSTSTask().metadata, "hf_split": "test", "hf_subset": "default"}
-    return np.asarray(model.stock.encode(loader, **asked, **QUIET), dtype=np.float64)
+def embedded(model: Model, texts: list[str]) -> Floats:
+    return np.asarray(embed(model.stock, texts), dtype=np.float64)
 
 
 def both_arms(model: Model, compute: Callable[[], Any]) -> list[Any]:
@@ -72,8 +68,8 @@ def test_the_drift_of_classes_is_what_one_frozen_probe_finds(n_classes: int, mod
     rows = drawn(task(), train)
     assert len(rows) > 8 * n_classes  # more than one experiment drew
     probe = LogisticRegression(max_iter=1000)
-    probe.fit(embed(model, [train["text"][row] for row in rows]), [train["label"][row] for row in rows])
-    vectors = both_arms(model, lambda: embed(model, test["text"]))
+    probe.fit(embedded(model, [train["text"][row] for row in rows]), [train["label"][row] for row in rows])
+    vectors = both_arms(model, lambda: embedded(model, test["text"]))
     chosen, decisions = [probe.predict(arm) for arm in vectors], probe.decision_function(vectors[0])
     flips = chosen[0] != chosen[1]
     assert flips.any()
@@ -112,7 +108,7 @@ def similarities(model: Model, kind: str) -> list[Floats]:
     """Compute the similarities of the pairs in both arms."""
 
     def of_one_arm() -> Floats:
-        left, right = (embed(model, PAIRS[side]) for side in ("sentence1", "sentence2"))
+        left, right = (embedded(model, PAIRS[side]) for side in ("sentence1", "sentence2"))
         if kind == "manhattan":
             return -np.abs(left - right).sum(axis=1)
         norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)

@@ -1,18 +1,42 @@
-"""The effects of a pair on a process: weights, caches, files, interruptions, names."""
+"""Models that can be paired and their names; what a pair does to a process; and that nothing else in mteb changes."""
 
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import mteb
 import numpy as np
 import pytest
-from mteb._create_dataloaders import _create_dataloader_from_texts
 from mteb.mocks.mock_tasks import MockSTSTask
+from mteb.models import CrossEncoderWrapper, SearchEncoderWrapper, SentenceTransformerEncoderWrapper
 
-from integration.quantdrift_mteb.mteb_samples import QUIET, retrieval_task, save_encoder, scores, split_data, stock
+from integration.quantdrift_mteb.mteb_samples import (
+    QUIET,
+    embed,
+    retrieval_task,
+    save_encoder,
+    scores,
+    split_data,
+    stock,
+)
+from quantdrift.base.errors import UnsupportedError
+from quantdrift.finished.diff import PartDiff, diff_runs, estimate_of
+from quantdrift.finished.formats import read_finished
+from quantdrift.metrics import parse_metric
+from quantdrift.models.files.named import resolve
+from quantdrift_mteb import cli, hooks
+from quantdrift_mteb.meta import local_meta
 from support.candidate_samples import quantized, text
+from support.rerank_samples import save_cross_encoder
+from support.row_models import static_model
 
 pytestmark = pytest.mark.usefixtures("cache")
+TEXTS = [text(1), text(2)]
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +54,6 @@ def small(*, seed: int = 0, **attributes: Any) -> Any:
     return retrieval_task("TinyState", data, **attributes)
 
 
-def embed(model: Any) -> Any:
-    loader = _create_dataloader_from_texts([text(1), text(2)])
-    asked = {"hf_split": "test", "hf_subset": "default", "batch_size": 2}
-    return model.encode(loader, task_metadata=small().metadata, show_progress_bar=False, **asked)
-
-
 def figures(model: Any, task: Any, **kwargs: Any) -> dict[str, Any]:
     """The scores of the only split and subset."""
     return scores(model, task, **kwargs)["test"][0]
@@ -43,15 +61,15 @@ def figures(model: Any, task: Any, **kwargs: Any) -> dict[str, Any]:
 
 def test_alone_the_pair_is_its_candidate_and_an_evaluation_restores_the_weights(pair: Any, folder: Path) -> None:
     plain = stock(folder)
-    full = embed(plain)
+    full = embed(plain, TEXTS)
     with quantized(plain, "W3-rtn"):
-        low = embed(plain)
+        low = embed(plain, TEXTS)
     before = pair.pair.fingerprint
     for task in (small(), MockSTSTask()):
-        np.testing.assert_array_equal(embed(pair), low)
+        np.testing.assert_array_equal(embed(pair, TEXTS), low)
         scores(pair, task)
         assert pair.pair.fingerprint == before
-        np.testing.assert_array_equal(embed(pair.base), full)
+        np.testing.assert_array_equal(embed(pair.base, TEXTS), full)
 
 
 @pytest.mark.parametrize(("make", "call", "fatal"), [(small, 6, KeyboardInterrupt), (MockSTSTask, 4, RuntimeError)])
@@ -87,3 +105,145 @@ def test_kept_embeddings_are_not_taken_for_others(truncate: bool, folder: Path, 
         patch.setenv("QUANTDRIFT_CACHE", "off")
         assert changed == figures(fresh, small(), **options)
     assert changed["drift_epsilon_median"] != first["drift_epsilon_median"]
+
+
+# --- which models, how they are loaded, and their names ----------------------------------------------
+
+
+def test_a_folder_is_named_after_itself_and_its_files(folder: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "my@model"
+    shutil.copytree(folder, copied)
+    metas = [mteb.get_model_meta(f"quantdrift:{path}@W4-rtn") for path in ("./my@model", copied, "my@model/", folder)]
+    assert [meta.name for meta in metas] == [
+        *["quantdrift/local__my@model@W4-g128-rtn"] * 3,
+        "quantdrift/local__encoder@W4-g128-rtn",
+    ]
+    assert len({meta.revision for meta in metas[:3]}) == 1
+    assert all(meta.revision.startswith("local-") for meta in metas)
+    os.utime(copied / "model.safetensors", (1, 1))
+    assert mteb.get_model_meta("quantdrift:./my@model@W4").revision != metas[0].revision
+    pair = mteb.get_model("quantdrift:./my@model@W4")
+    assert pair.mteb_model_meta.name == metas[0].name
+    assert figures(pair, small())["drift_spec"] == "./my@model@W4-g128-rtn"
+    with pytest.raises(UnsupportedError, match="has no revision 'abc'"):
+        mteb.get_model_meta("quantdrift:./my@model@W4", revision="abc")
+
+
+def test_a_spec_without_its_prefix_is_told_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"write quantdrift:minilm@W4-rtn"):
+        mteb.get_model_meta("minilm@W4-rtn")
+    (tmp_path / "my@W4").mkdir()
+    with pytest.raises(Exception, match=r"my@W4") as stock:  # a folder of that name is a model of mteb's own
+        mteb.get_model_meta("my@W4")
+    assert not isinstance(stock.value, UnsupportedError)
+
+
+def loader_of(path: Path) -> Any:
+    return local_meta(resolve(str(path))).loader
+
+
+def test_a_folder_says_what_kind_of_model_it_holds(folder: Path, tmp_path: Path) -> None:
+    reranker = save_cross_encoder(tmp_path / "reranker")
+    assert loader_of(folder) is SentenceTransformerEncoderWrapper
+    for path in (reranker, reranker.with_name("reranker-backbone")):
+        assert loader_of(path) is CrossEncoderWrapper
+    with pytest.raises(UnsupportedError, match="query and document"):
+        mteb.get_model(f"quantdrift:{reranker}@W4+query")
+    for said, why in (('{"model_type": "Odd"}', "would be another model"), ("[" * 10**5, "cannot be read")):
+        (reranker / "config_sentence_transformers.json").write_text(said)
+        with pytest.raises(UnsupportedError, match=why):
+            mteb.get_model(f"quantdrift:{reranker}@W4")
+
+
+def test_what_has_no_linear_layer_is_refused(tmp_path: Path) -> None:
+    static_model(tmp_path)
+    with pytest.raises(UnsupportedError, match=r"has no nn\.Linear layer.*fp\+table=8"):
+        mteb.get_model("quantdrift:./static@W4")
+    assert mteb.get_model("quantdrift:./static@fp+table=8").pair.stages
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    with pytest.raises(UnsupportedError, match=r"broken.config\.json cannot be read: "):
+        mteb.get_model("quantdrift:./broken@W4")
+
+
+# --- the changes in mteb, and that nothing else changes ----------------------------------------------
+
+
+def test_a_stock_model_is_evaluated_as_without_us(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_us = scores(stock(folder), small())
+    module = sys.modules["mteb.evaluate"]
+    monkeypatch.setattr(module, "_evaluate_task", module._evaluate_task.__wrapped__)
+    assert with_us == scores(stock(folder), small())
+    assert not any(key.startswith("drift") for key in with_us["test"][0])
+
+
+@pytest.mark.slow
+def test_every_name_of_a_task_is_in_the_files_that_are_looked_into() -> None:
+    mteb.get_tasks(tasks=["PythonDocsSmall"])  # ours are listed then
+    texts = cli._texts()
+    names = [name for name in sys.modules["mteb.get_tasks"]._TASKS_REGISTRY if not name.startswith("Tiny")]
+    assert len(names) > 500
+    assert not [name for name in names if f'"{name}"' not in texts]
+
+
+@pytest.mark.slow
+def test_tasks_and_benchmarks_of_ours_are_there_by_name_and_in_no_list() -> None:
+    for name in ("PythonDocsSmall", "PythonDocsShort", "PythonDocsRetrieval"):
+        assert [task.metadata.name for task in mteb.get_tasks(tasks=[name], languages=["eng"])] == [name]
+    listed = {task.metadata.name for task in mteb.get_tasks(task_types=["Retrieval"], script=["Latn"])}
+    assert len(listed) > 100
+    assert name not in listed
+    (texts,) = mteb.get_benchmarks(["QuantDrift(text)"])
+    assert [task.metadata.name for task in texts.tasks] == ["NFCorpus", "SciFact", "SCIDOCS", "FiQA2018"]
+    classes = mteb.get_benchmark("QuantDrift(classes)")
+    assert len(classes.tasks) == 11
+    assert {split for task in classes.tasks for split in task.eval_splits} == {"test"}
+    assert all(len(task.hf_subsets) == 1 for task in classes.tasks)
+    assert not any(benchmark.name.startswith("QuantDrift") for benchmark in mteb.get_benchmarks())
+    with pytest.raises(KeyError, match="expected one of"):
+        mteb.get_benchmark("QuantDrift(images)")
+
+
+def test_a_wrapped_pair_measures_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path))
+    wrapped = SearchEncoderWrapper(mteb.get_model(f"quantdrift:{folder}@W3"))
+    with pytest.warns(UserWarning, match="inside a SearchEncoderWrapper.*no drift"):
+        entry = scores(wrapped, small())["test"][0]
+    assert not any(key.startswith("drift") for key in entry)
+
+
+def test_an_mteb_that_looks_otherwise_is_left_alone() -> None:
+    module = ModuleType("mteb.get_tasks")
+    vars(module).update(_TASKS_REGISTRY=[])
+    before = dict(vars(module))
+    with pytest.raises(TypeError, match="has no _TASKS_REGISTRY dict"):
+        hooks.on_tasks_imported(module)
+    assert vars(module) == before
+
+
+# --- predictions that mteb itself writes, as `diff` reads them ---------------------------------------
+
+
+def values(part: PartDiff, *names: str) -> list[float | None]:
+    return [estimate_of(parse_metric(name), part).value for name in names]
+
+
+def predict(model: Any, folder: Path) -> None:
+    """What mteb writes of a search over two splits."""
+    data: Mapping[str, Mapping[str, Any]] = {"en": {"test": split_data(20, 30), "dev": split_data(15, 25, seed=1)}}
+    scores(model, retrieval_task("Searches", data, languages={"en": ["eng-Latn"]}), prediction_folder=folder)
+
+
+@pytest.mark.slow
+def test_predictions_of_mteb_are_compared_by_task_subset_and_split(tmp_path: Path) -> None:
+    model, folders = stock(save_encoder(tmp_path / "model")), (tmp_path / "a", tmp_path / "b")
+    predict(model, folders[0])
+    with quantized(model, "W2-rtn"):  # the same one, by hand
+        predict(model, folders[1])
+    parts = {part.name: part for part in diff_runs(*map(read_finished, folders)).parts}
+    raw = [json.loads((folder / "Searches_predictions.json").read_text()) for folder in folders]
+    for split in ("dev", "test"):
+        tops = [[max(ranking, key=ranking.__getitem__) for ranking in arm["en"][split].values()] for arm in raw]
+        flips = np.mean([before != after for before, after in zip(*tops, strict=True)])
+        assert 0 < flips < 1
+        assert values(parts[f"Searches/en/{split}"], "flip@1") == [pytest.approx(flips)]

