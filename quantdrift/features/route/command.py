@@ -183,8 +183,8 @@ def _system_lines(run: Run, result: RoutedRun) -> Iterator[str]:
     for reason in filter(None, (level.coverage.reason for level in system.certificates)):
         yield f"{reason[0].upper()}{reason[1:]}."
     yield (
-        f"With confidence {system.confidence:g}, at most a share of the level of all answers, deferred ones included, "
-        "differs from full precision's, for inputs like these."
+        f"With confidence {system.confidence:g}, of all answers, deferred ones included, at most the level differs "
+        "from full precision's, for inputs like these."
     )
     if result.k is not None:
         similarity = run.record.get("settings", {}).get("similarity") or "a similarity that is not recorded"
