@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.text import counted, percent
 from quantdrift.statistics import conformal
 from quantdrift.statistics.selective import CONFIDENCE
 from quantdrift.trust.rescoring import system_of
@@ -99,6 +100,15 @@ class Certified:
     confidence: float
     flip_rate: float
     certificates: tuple[Certificate, ...]
+
+    @property
+    def tried(self) -> str:
+        """How it was tried, in a sentence."""
+        tested, splits = self.n_inputs - self.n_calibration, counted(self.n_splits, "random split")
+        return (
+            f"{self.n_inputs:,} inputs, of which {self.n_calibration:,} calibrate and {tested:,} are tested, over "
+            f"{splits}; {percent(self.flip_rate)} of the answers changed."
+        )
 
 
 def random_splits(n: int, share: float, n_splits: int, seed: int) -> tuple[int, list[NDArray[np.int64]]]:

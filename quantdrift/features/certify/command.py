@@ -157,11 +157,7 @@ def _row(entry: Certificate) -> list[str]:
 
 def _lines(certified: Certified) -> Iterator[str]:
     """What the first statistic's figures mean, in plain words."""
-    tested, changed = certified.n_inputs - certified.n_calibration, percent(certified.flip_rate)
-    yield (
-        f"{certified.n_inputs:,} inputs, of which {certified.n_calibration:,} calibrate and {tested:,} are tested, "
-        f"over {counted(certified.n_splits, 'random split')}; {changed} of the answers changed."
-    )
+    yield certified.tried
     first = certified.certificates[0]
     for entry in certified.certificates:
         if (entry.guarantee, entry.statistic) != (first.guarantee, first.statistic):
@@ -175,6 +171,7 @@ def _lines(certified: Certified) -> Iterator[str]:
                 f"of those, {percent(entry.violation.value, 2)} changed."
             )
         if entry.guarantee == "joint" and certified.flip_rate <= entry.alpha:
+            changed = percent(certified.flip_rate)
             yield f"Only {changed} changed in all, so accepting every answer keeps level {entry.alpha:g} too."
     yield _LIKENESS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.base.errors import QuantDriftError, UnknownNameError
-from quantdrift.base.text import counted, percent
+from quantdrift.base.text import percent
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, option, prints, share_option
 from quantdrift.features.route.advice import OperatingPoint, RoutedRun, break_even_share, relative_cost, study_run
 from quantdrift.runs.folder import Run, find_runs
@@ -175,11 +175,7 @@ def _where(level: Certificate) -> str:
 def _system_lines(run: Run, result: RoutedRun) -> Iterator[str]:
     """What the first table says, in plain words."""
     system = result.system
-    tested, splits = system.n_inputs - system.n_calibration, counted(system.n_splits, "random split")
-    yield (
-        f"{system.n_inputs:,} inputs, of which {system.n_calibration:,} set the threshold and {tested:,} are tested, "
-        f"over {splits}; {percent(system.flip_rate)} of the answers change if none is deferred."
-    )
+    yield system.tried
     for reason in filter(None, (level.coverage.reason for level in system.certificates)):
         yield f"{reason[0].upper()}{reason[1:]}."
     yield (
