@@ -6,8 +6,11 @@ alpha of the accepted answers changed". So, with a confidence of 1 - delta over 
 most a share alpha of the answers that are accepted later changed. docs/adr/0042-the-conditional-guarantee.md has the
 proof, and says why the thresholds may be the calibration inputs' own.
 
+An answer that is not accepted can be deferred to full precision. Then the same test, of all answers of the system,
+gives the lowest threshold below which deferring leaves at most a share alpha of them different.
+
 Source: fixed-sequence testing (Bauer 1991; Angelopoulos et al. 2021, "Learn then Test"); selective classification with
-guaranteed risk (Geifman and El-Yaniv 2017).
+guaranteed risk (Geifman and El-Yaniv 2017); risk-controlling prediction sets (Bates et al. 2021).
 """
 
 import math
@@ -75,3 +78,25 @@ def selective_threshold(
         return math.inf
     last = int(accepted[len(passed) - 1 if passed.all() else np.argmin(passed) - 1])
     return -math.inf if last == n else float(values[last])
+
+
+def deferral_threshold(scores: Floats, back: NDArray[np.bool_], lost: int, alpha: float, confidence: float) -> float:
+    """The lowest threshold below which deferring leaves at most a share alpha of all answers different.
+
+    Args:
+        scores: float64 [n_inputs], how sure the candidate is of calibration inputs; larger is surer.
+        back: bool [n_inputs], whether the answer changed, and deferring the input gives full precision's answer.
+        lost: how many answers changed that deferring does not give back.
+        alpha: share of all answers that may differ, above 0 and below 1.
+        confidence: of the guarantee, above 0 and below 1.
+
+    Returns:
+        Defer what is below it; inf if no threshold passes, even where everything is deferred.
+    """
+    n = len(scores)
+    passing = bisect_left(range(n), True, key=lambda count: bool(at_most(count, n, alpha) > 1 - confidence))
+    accepted = passing - 1 - lost  # of the answers that could come back, how many need not
+    if accepted < 0:
+        return math.inf
+    surest = -np.sort(-scores[back])
+    return float(scores.min()) if accepted >= len(surest) else float(np.nextafter(surest[accepted], math.inf))

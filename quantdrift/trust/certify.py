@@ -1,21 +1,27 @@
-"""A trial of the stability check: calibrated on one part of the inputs, tried on the rest.
+"""A trial of the stability check, or of a system that defers: calibrated on one part of the inputs, tried on the rest.
 
 Source: paper, appendix on the check's calibration (coverage and violation over random splits).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.text import counted, percent
 from quantdrift.statistics import conformal
 from quantdrift.statistics.selective import CONFIDENCE
+from quantdrift.trust.rescoring import system_of
 
 ALPHAS = (0.10, 0.05, 0.01)
 """The paper's levels."""
-Promise = tuple[conformal.Guarantee, conformal.Statistic]
+Promised = conformal.Guarantee | Literal["system"]
+"""Of the answers of a system, by the candidate or by full precision, at most alpha differ, with confidence; or a
+guarantee of the candidate's."""
+Promise = tuple[Promised, conformal.Statistic]
 """What is guaranteed, and by which statistic."""
 
 
@@ -42,25 +48,33 @@ class Certificate:
     """The result of one statistic at one level.
 
     Attributes:
-        guarantee: "conditional", of the accepted answers at most alpha changed; or "joint".
+        guarantee: "conditional", of the accepted answers at most alpha changed; "joint"; or "system", where what is not
+            accepted is deferred to full precision.
         statistic: what was calibrated.
         alpha: level.
         coverage: share of the tested inputs that are accepted; undefined if there are too few calibration inputs for
             the level.
         joint_violation: share of the tested inputs that are accepted though their top-1 changed; what the level
-            bounds in the mean of a joint guarantee. Undefined likewise.
+            bounds in the mean of a joint guarantee; of a system, the share of all its answers that differ from full
+            precision's, which the level bounds. Undefined likewise.
         violation: share of the *accepted* inputs whose top-1 changed, which the level bounds of a conditional
-            guarantee; undefined if no split accepts any.
+            guarantee; undefined if no split accepts any, and of a system.
         threshold: median over the splits, +inf if it accepts nothing, -inf if everything.
     """
 
-    guarantee: conformal.Guarantee
+    guarantee: Promised
     statistic: conformal.Statistic
     alpha: float
     coverage: Share
     joint_violation: Share
     violation: Share
     threshold: float
+
+    @property
+    def deferred(self) -> Share:
+        """Share of the tested inputs that are not accepted."""
+        accepted = self.coverage.value
+        return self.coverage if accepted is None else replace(self.coverage, value=1 - accepted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +87,7 @@ class Certified:
         n_splits: number of random splits.
         share: of the inputs that calibrate.
         seed: of the splits.
-        confidence: of the conditional guarantee.
+        confidence: of the conditional and the system's guarantee.
         flip_rate: share of the inputs whose top-1 changed: the joint violation if everything were accepted.
         certificates: by guarantee and statistic, then by level, in the order asked for.
     """
@@ -86,6 +100,15 @@ class Certified:
     confidence: float
     flip_rate: float
     certificates: tuple[Certificate, ...]
+
+    @property
+    def tried(self) -> str:
+        """How it was tried, in a sentence."""
+        tested, splits = self.n_inputs - self.n_calibration, counted(self.n_splits, "random split")
+        return (
+            f"{self.n_inputs:,} inputs, of which {self.n_calibration:,} calibrate and {tested:,} are tested, over "
+            f"{splits}; {percent(self.flip_rate)} of the answers changed."
+        )
 
 
 def random_splits(n: int, share: float, n_splits: int, seed: int) -> tuple[int, list[NDArray[np.int64]]]:
@@ -120,15 +143,23 @@ def certify(
     n_calibration, orders = random_splits(len(first.confidence), share, n_splits, seed)
     certificates = []
     for guarantee, name in dict.fromkeys(promises):
-        whole, sure = inputs[name], confidence if guarantee == "conditional" else None
+        whole, sure = inputs[name], None if guarantee == "joint" else confidence
+        system = system_of(source, name) if guarantee == "system" else None
         for alpha in dict.fromkeys(alphas):
             tries = []
             for order in orders:
                 calibrating, tested = order[:n_calibration], order[n_calibration:]
-                threshold = conformal.threshold_of(whole.part(calibrating), alpha, sure)
-                accepted = conformal.accepts(whole.confidence[tested], threshold, name)
-                tries.append((threshold, accepted.mean(), (accepted & whole.flipped[tested]).mean()))
+                if system:
+                    threshold = system.threshold(alpha, confidence, calibrating)
+                    accepted, wrong = system.accepts(threshold)[tested], system.differs(threshold)[tested]
+                else:
+                    threshold = conformal.threshold_of(whole.part(calibrating), alpha, sure)
+                    accepted = conformal.accepts(whole.confidence[tested], threshold, name)
+                    wrong = accepted & whole.flipped[tested]
+                tries.append((threshold, accepted.mean(), wrong.mean()))
             few = conformal.nothing_accepted(n_calibration, alpha, sure)
+            if system and np.isinf([threshold for threshold, *_ in tries]).all():
+                few = system.why_none(n_calibration, alpha, confidence)
             certificates.append(_summed_up(guarantee, name, alpha, np.array(tries), few))
     return Certified(
         n_inputs=len(first.confidence),
@@ -143,16 +174,13 @@ def certify(
 
 
 def _summed_up(
-    guarantee: conformal.Guarantee,
-    statistic: conformal.Statistic,
-    alpha: float,
-    tries: NDArray[np.float64],
-    few: str | None,
+    guarantee: Promised, statistic: conformal.Statistic, alpha: float, tries: NDArray[np.float64], few: str | None
 ) -> Certificate:
     """Sum up the thresholds, coverages and joint violations of all splits, [n_splits, 3]."""
     thresholds, coverage, joint = tries.T
     some = coverage > 0
     nothing = few or (None if some.any() else "no split accepts any input")
+    nothing = nothing or ("all answers of a system are counted" if guarantee == "system" else None)
     return Certificate(
         guarantee=guarantee,
         statistic=statistic,

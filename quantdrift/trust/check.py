@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -19,44 +18,7 @@ from quantdrift.evidence.record import Evidence
 from quantdrift.runs.identity import Identity
 from quantdrift.statistics import conformal
 from quantdrift.statistics.selective import CONFIDENCE
-
-# --- do served inputs look like the calibration inputs? -------------------------------------------
-
-ALIKE_ABOVE = 0.01
-"""Below this p-value the inputs are said to differ."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resemblance:
-    """Whether served confidences could be of the distribution of the calibration inputs'.
-
-    Attributes:
-        p_value: of the two-sample Kolmogorov-Smirnov test, two-sided; ties make it larger.
-        n: served inputs.
-    """
-
-    p_value: float
-    n: int
-
-    @property
-    def alike(self) -> bool:
-        """Whether no difference is shown, which is not the same as none."""
-        return self.p_value >= ALIKE_ABOVE
-
-    @property
-    def sentence(self) -> str:
-        """The finding in plain words."""
-        finding = "show no difference from" if self.alike else "differ from"
-        after = "" if self.alike else ", for inputs like which the guarantee is. Calibrate again on such as these"
-        return (
-            f"the confidences of these {self.n:,} inputs {finding} those of the calibration inputs "
-            f"(Kolmogorov-Smirnov, p = {self.p_value:.2g}){after}"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Give a JSON object."""
-        return {"p_value": self.p_value, "n": self.n, "alike": self.alike, "sentence": self.sentence}
-
+from quantdrift.trust.shift import Resemblance, ShiftMonitor, finite_confidences
 
 # --- a file of a threshold ------------------------------------------------------------------------
 
@@ -280,11 +242,14 @@ class StabilityCheck(Threshold):
             )
         return confidence
 
-    def resembles(self, scores: ArrayLike) -> Resemblance:
-        """Whether served inputs look like the calibration inputs, as the guarantee supposes.
+    def watch(self, *, seed: int = 0) -> ShiftMonitor:
+        """Watch served inputs as they come: `monitor.add(check.confidence(scores))`; the seed breaks ties."""
+        return ShiftMonitor(self.sample, seed=seed)
 
-        A two-sample test of their confidences, for a given set of inputs: asked again and again it rejects in the end
-        whatever the inputs.
+    def resembles(self, scores: ArrayLike) -> Resemblance:
+        """Whether a set of served inputs looks like the calibration inputs, as the guarantee supposes.
+
+        What `watch` tells of the set in a random order, so that its own order does not matter.
 
         Args:
             scores: float [n_inputs, n_items], of the candidate.
@@ -293,24 +258,14 @@ class StabilityCheck(Threshold):
             ScoreError: they cannot be used, or there are none.
 
         Warns:
-            ExchangeabilityWarning: p below 0.01.
+            ExchangeabilityWarning: they differ, with p at most 0.05.
         """
         return self.resembles_confidence(self.confidence(scores))
 
     def resembles_confidence(self, values: ArrayLike, *, warn: bool = True) -> Resemblance:
         """Test as `resembles` does, by confidences (the gap, msp, or minus entropy), float [n_inputs], all finite."""
-        from scipy.stats import ks_2samp  # noqa: PLC0415 -- scipy.stats takes long to import
-
-        served = np.asarray(values, dtype=np.float64)
-        if served.ndim != 1 or not len(served) or not np.isfinite(served).all():
-            raise ScoreError(
-                f"expected the finite confidence of at least one served input, [n_inputs]; got shape {served.shape}"
-            )
-        with warnings.catch_warnings():
-            # that an exact p-value is out of reach and the asymptotic one was taken is no news
-            warnings.simplefilter("ignore", RuntimeWarning)
-            test = ks_2samp(served, np.array(self.sample))
-        resemblance = Resemblance(p_value=float(test.pvalue), n=len(served))
+        served = finite_confidences(values)
+        resemblance = self.watch().add(np.random.default_rng(0).permutation(served))
         if warn and not resemblance.alike:
             warnings.warn(clean(resemblance.sentence), conformal.ExchangeabilityWarning, stacklevel=2)
         return resemblance

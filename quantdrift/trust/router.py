@@ -7,16 +7,21 @@ Source: paper, section 5.3 (routing inputs by the gap).
 """
 
 import math
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.base.records import Real
+from quantdrift.base.records import Real, Some
 from quantdrift.evidence.record import Evidence
+from quantdrift.runs.identity import Identity
+from quantdrift.statistics import conformal, selective
 from quantdrift.statistics.conformal import ConfidenceName, confidence_in, confidence_of, in_words, observe
 from quantdrift.trust.check import Threshold
+from quantdrift.trust.rescoring import system_of
 
 Floats = NDArray[np.float64]
 
@@ -32,13 +37,28 @@ class GapRouter(Threshold):
         threshold: in the unit of the confidence, finite.
         score: which confidence: "gap", "msp" or "entropy" (minus the entropy, so larger is surer).
         origin: where the inputs came from that it was set on, as far as that is known.
+        guarantee: "system" if of all answers, deferred ones included, at most a share alpha differ from full
+            precision's, with a confidence over the draw of the inputs that it was set on; else None.
+        alpha: level of that guarantee.
+        confidence_level: its confidence.
+        k: for a search, how many of the candidate's first items have to be rescored; None for classes.
     """
 
-    FORMAT, VERSION = "quantdrift-router", 3
+    FORMAT, VERSION = "quantdrift-router", 4
     WHAT, MAKE = "a router", "quantdrift route RUN --save FILE"
 
     threshold: Real  # Python's shortest decimal, which reads back to the same number
     score: ConfidenceName = "gap"
+    guarantee: Literal["system"] | None = None
+    alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
+    confidence_level: Annotated[float, Field(gt=0, lt=1)] | None = None
+    k: Some | None = None
+
+    @model_validator(mode="after")
+    def _promises_whole(self) -> Self:
+        if len({part is None for part in (self.guarantee, self.alpha, self.confidence_level)}) > 1:
+            raise ValueError("expected a guarantee with its alpha and confidence_level, or none of the three")
+        return self
 
     @property
     def rule(self) -> str:
@@ -59,6 +79,49 @@ class GapRouter(Threshold):
             ScoreError: no matrix, fewer than two items, or a score that is not finite.
         """
         return np.asarray(confidence_of(scores, self.score) < self.threshold)
+
+    @classmethod
+    def calibrate(
+        cls,
+        source: conformal.Source,
+        *,
+        alpha: float,
+        confidence: float = selective.CONFIDENCE,
+        score: ConfidenceName = "gap",
+        spec: str | None = None,
+        on: Mapping[str, Any] | str | None = None,
+    ) -> Self:
+        """Set the lowest threshold at which at most a share alpha of all answers of the system differ.
+
+        With a confidence over the draw of these inputs, for inputs like them; an answer of the system is the
+        candidate's, or full precision's where the router defers. A deferred query of a search has the candidate's first
+        k items rescored.
+
+        Args:
+            source: evidence, or the scores of reference and candidate on classes, each [n_inputs, n_classes].
+            alpha: level, above 0 and below 1.
+            confidence: of the guarantee, likewise.
+            score: which confidence.
+            spec: the pair, so that the router can refuse another.
+            on: the record of the run (`run.record`), or the name of the data.
+
+        Raises:
+            StabilityError: no threshold keeps the level: too few inputs, or too few changes that deferring restores.
+            ScoreError: the arrays cannot be used.
+        """
+        system = system_of(source, score)
+        threshold = system.threshold(alpha, confidence)
+        if math.isinf(threshold):
+            raise conformal.StabilityError(system.why_none(len(system.confidence), alpha, confidence))
+        return cls(
+            threshold=threshold,
+            score=score,
+            guarantee="system",
+            alpha=float(alpha),
+            confidence_level=confidence,
+            k=system.k,
+            origin=Identity.of(on, spec=spec).brief(),
+        )
 
     @classmethod
     def at_percentile(cls, slice_: Evidence | Any, percentile: float = 25, score: ConfidenceName = "gap") -> Self:

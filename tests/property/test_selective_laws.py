@@ -1,4 +1,6 @@
-"""The conditional guarantee: of the accepted answers at most alpha changed, in all but delta of the calibrations."""
+"""The guarantees with confidence: of the accepted answers, or of all answers of a system, at most alpha changed, in all
+but delta of the calibrations.
+"""
 
 import math
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from quantdrift.statistics.selective import least_inputs, selective_threshold
+from quantdrift.statistics.selective import deferral_threshold, least_inputs, selective_threshold
 
 Floats = NDArray[np.float64]
 CALIBRATIONS = 2_000
@@ -72,6 +74,46 @@ def test_of_the_accepted_at_most_alpha_changed(
         broken += bool(accepted) and risk[accepted - 1] * min(1, 10 * alpha) > alpha * 1.0001
     # 10 % are allowed; three standard errors of 2,000 calibrations are 2 %
     assert broken / CALIBRATIONS <= 0.12
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(("n", "alpha", "lost"), [(60, 0.1, 0), (300, 0.1, 0.3), (300, 0.01, 0), (300, 0.01, 0.3)])
+def test_of_all_answers_of_a_system_at_most_alpha_differ(
+    world: Callable[[Floats], tuple[Floats, Floats]], n: int, alpha: float, lost: float
+) -> None:
+    """Of the changes a share `lost` does not come back where it is deferred."""
+    rng, scale = np.random.default_rng([n, int(1000 * alpha)]), min(1, 10 * alpha)
+    scores, chances = world(np.linspace(0, 1, 200_001)[1:])
+    order = np.argsort(scores, kind="stable")
+    rising, below = scores[order], scale * np.r_[0, np.cumsum(chances[order])] / len(scores)  # by how many are deferred
+    risks = below[-1] - (1 - lost) * below
+    broken = 0
+    for _ in range(CALIBRATIONS):
+        seen, chance = world(rng.random(n))
+        changed, comes_back = rng.random(n) < chance * scale, rng.random(n) >= lost
+        threshold = deferral_threshold(seen, changed & comes_back, int((changed & ~comes_back).sum()), alpha, 0.9)
+        broken += threshold < math.inf and risks[np.searchsorted(rising, threshold)] > alpha * 1.0001
+    assert broken / CALIBRATIONS <= 0.12
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 8), st.sampled_from(["same", "back", "lost"])), min_size=1, max_size=80)
+
+
+@given(ROWS, st.sampled_from([0.1, 0.3, 0.5]))
+def test_a_deferral_threshold_is_the_lowest_that_passes_the_exact_test(
+    rows: list[tuple[int, str]], alpha: float
+) -> None:
+    scores, what = (np.array(column) for column in zip(*rows, strict=True))
+    scores, back, lost = scores.astype(np.float64), what == "back", int((what == "lost").sum())
+
+    def passes(threshold: float) -> bool:
+        wrong = lost + (back & (scores >= threshold)).sum()
+        return bool(binom.cdf(wrong, len(scores), alpha) <= 0.1 + 1e-12)
+
+    threshold = deferral_threshold(scores, back, lost, alpha, 0.9)
+    assert passes(threshold) == (threshold < math.inf) == passes(9)
+    lower = scores[scores < threshold]
+    assert not len(lower) or not passes(lower.max()) or threshold == math.inf
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=80), st.sampled_from([0.1, 0.3, 0.5]))

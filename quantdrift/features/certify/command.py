@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from quantdrift.base.errors import QuantDriftError, RunError
+from quantdrift.base.errors import QuantDriftError, RunError, ScoreError
+from quantdrift.base.records import parse_json
 from quantdrift.base.text import counted, percent, with_interval
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, flag, option, prints, share_option
+from quantdrift.data.retrieval import read_lines
 from quantdrift.evidence.record import Evidence
-from quantdrift.runs.folder import Run, find_runs
+from quantdrift.runs.folder import RECORD, Run, find_runs
 from quantdrift.runs.identity import Identity
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
@@ -19,7 +21,8 @@ from quantdrift.statistics import conformal
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 from quantdrift.statistics.selective import CONFIDENCE
 from quantdrift.trust.certify import ALPHAS, Certificate, Certified, Promise, certify
-from quantdrift.trust.check import Resemblance, StabilityCheck
+from quantdrift.trust.check import StabilityCheck
+from quantdrift.trust.shift import Resemblance
 
 _LIKENESS = (
     "The guarantees are for inputs like these, from the same source in the same mix. They are about full precision's "
@@ -30,7 +33,7 @@ _LIKENESS = (
 @prints("json", "markdown")
 def command(
     *,
-    runs: list[Path] = argument(RUNS),
+    runs: list[Path] = argument(f"{RUNS} With --check also files of scores."),
     alpha: list[float] | None = share_option(
         "A: Level: at most this share of the accepted answers changed (a joint guarantee: of all answers, accepted and "
         "changed); may be repeated. By default 0.10, 0.05 and 0.01."
@@ -53,7 +56,8 @@ def command(
     joint: bool = flag("--joint: With --save: the paper's check, whose level bounds accepted and changed jointly."),
     check: Path | None = option(
         "FILE: Instead of splits: apply a check that --save wrote to these runs of the same pair, e.g. on newer "
-        "data. Says too whether their inputs look like those it was calibrated on."
+        "data, or to the candidate's scores alone: a file of JSON lines, each one confidence, or a list of the scores "
+        "of one input. Says too whether their inputs look like those it was calibrated on."
     ),
 ) -> Output:
     """Which quantized answers are the same as at full precision? Checks them without labels.
@@ -77,6 +81,8 @@ def command(
 
         quantdrift certify NEWER_RUN --check check.json
 
+        quantdrift certify SCORES.jsonl --check check.json
+
     More: docs/explained/trust.md
     """
     alphas = list(dict.fromkeys(alpha or ()))
@@ -89,7 +95,7 @@ def command(
                 "--check applies a check as it is stored, with its own level; expected no --alpha, --statistic or "
                 "--save beside it"
             )
-        return _applied(check, find_runs(runs))
+        return _applied(check, runs)
     if save is not None:
         StabilityCheck.check_place(save)
     chosen = find_runs(runs)
@@ -151,11 +157,7 @@ def _row(entry: Certificate) -> list[str]:
 
 def _lines(certified: Certified) -> Iterator[str]:
     """What the first statistic's figures mean, in plain words."""
-    tested, changed = certified.n_inputs - certified.n_calibration, percent(certified.flip_rate)
-    yield (
-        f"{certified.n_inputs:,} inputs, of which {certified.n_calibration:,} calibrate and {tested:,} are tested, "
-        f"over {counted(certified.n_splits, 'random split')}; {changed} of the answers changed."
-    )
+    yield certified.tried
     first = certified.certificates[0]
     for entry in certified.certificates:
         if (entry.guarantee, entry.statistic) != (first.guarantee, first.statistic):
@@ -169,6 +171,7 @@ def _lines(certified: Certified) -> Iterator[str]:
                 f"of those, {percent(entry.violation.value, 2)} changed."
             )
         if entry.guarantee == "joint" and certified.flip_rate <= entry.alpha:
+            changed = percent(certified.flip_rate)
             yield f"Only {changed} changed in all, so accepting every answer keeps level {entry.alpha:g} too."
     yield _LIKENESS
 
@@ -178,20 +181,20 @@ def _lines(certified: Certified) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What a check does on a run that also knows the reference's answers.
+    """What a check does on a run that also knows the reference's answers, or on the candidate's scores alone.
 
     Attributes:
         n_inputs: inputs with at least two items; the others take no part.
-        flip_rate: share of them whose top-1 changed.
+        flip_rate: share of them whose top-1 changed; None where the reference did not answer.
         coverage: share of them that are accepted.
-        joint_violation: share of them that are accepted though their top-1 changed.
-        violation: share of the accepted ones whose top-1 changed; undefined if none is accepted.
+        joint_violation: share of them that are accepted though their top-1 changed; undefined likewise.
+        violation: share of the accepted ones whose top-1 changed; undefined if none is accepted, and likewise.
         resemblance: whether the inputs look like the calibration inputs.
         notes: what differs from what the check was calibrated on, a line each.
     """
 
     n_inputs: int
-    flip_rate: float
+    flip_rate: float | None
     coverage: Estimate
     joint_violation: Estimate
     violation: Estimate
@@ -240,17 +243,53 @@ def _notes(check: StabilityCheck, here: Identity, n_items: tuple[int, int]) -> I
         yield f"items per input: {had} {sides[0]}, {have} {sides[1]}; with more, quantization can overturn larger gaps"
 
 
-def _applied(path: Path, runs: Sequence[Run]) -> Output:
+def _confidence_in(line: str, check: StabilityCheck) -> float:
+    value = parse_json(line, strict=True)
+    if not all(type(part) in {int, float} for part in (value if isinstance(value, list) else [value])):
+        raise ValueError(f"got {line.strip():.40}")
+    return float(check.confidence([value])[0] if isinstance(value, list) else value)
+
+
+def check_scores(check: StabilityCheck, file: Path) -> Applied:
+    """Apply a check to the scores that the candidate alone gave, one input a line."""
+    confidences = []
+    for number, line in read_lines(file):
+        try:
+            confidences.append(_confidence_in(line, check))
+        except (ValueError, ScoreError) as error:
+            expected = f"expected one confidence ({check.score}), or a list of the scores of one input"
+            raise ScoreError(f"{file}, line {number}: {expected}; {error}") from error
+    resemblance = check.resembles_confidence(confidences, warn=False)  # refuses an empty file
+    unknown = undefined("full precision did not answer these inputs")
+    return Applied(
+        n_inputs=len(confidences),
+        flip_rate=None,
+        coverage=rate_estimate(check.accepts_confidence(confidences).astype(np.float64)),
+        joint_violation=unknown,
+        violation=unknown,
+        resemblance=resemblance,
+        notes=(f"whether {check.origin.spec or 'the same pair'} gave these scores is not known",),
+    )
+
+
+def _each_applied(check: StabilityCheck, places: Sequence[Path]) -> Iterator[tuple[dict[str, str], Applied]]:
+    """Apply a check to files of scores, and to the runs at the other places."""
+    files = [place for place in places if place.is_file() and place.name != RECORD]
+    for file in files:
+        yield {"path": str(file), "spec": str(check.origin.spec), "data": file.name}, check_scores(check, file)
+    for run in find_runs(place for place in places if place not in files):
+        try:
+            yield _named(run), apply_check(check, run.evidence(), run.record)
+        except (conformal.StabilityError, RunError) as error:  # one of many: say which
+            raise type(error)(f"{run.path}: {error}") from error
+
+
+def _applied(path: Path, places: Sequence[Path]) -> Output:
     """What a stored check accepts of each run of the same pair, and what it lets through."""
     check = StabilityCheck.load(path)
     rows, listed = [], []
     lines: list[str] = []
-    for run in runs:
-        evidence, named = run.evidence(), _named(run)
-        try:
-            applied = apply_check(check, evidence, run.record)
-        except (conformal.StabilityError, RunError) as error:  # one of many: say which
-            raise type(error)(f"{run.path}: {error}") from error
+    for named, applied in _each_applied(check, places):
         listed.append({**named, **as_json(applied)})
         shares = [with_interval(applied.joint_violation, 2), with_interval(applied.violation, 2)]
         rows.append([named["data"], f"{applied.n_inputs:,}", with_interval(applied.coverage), *shares])

@@ -20,6 +20,8 @@ from quantdrift.scheme import FULL_BITS
 from quantdrift.spec.grammar import Spec, parse_pair, stages_of
 from quantdrift.statistics.conformal import CONFIDENCES, ConfidenceName, confidence_in
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
+from quantdrift.statistics.selective import CONFIDENCE
+from quantdrift.trust.certify import ALPHAS, Certified, certify
 from quantdrift.trust.rescoring import given_back
 from quantdrift.trust.router import recovery_threshold
 from quantdrift.trust.sweep import PERCENTILES, SweepPoint, sweep
@@ -161,10 +163,7 @@ class Advice:
             nothing = f"Nothing cheaper than full precision is shown to correct {wanted}"
             first = f"Recommended: allocate. {nothing}; more bits" if weights else f"{nothing}; quantize less"
         else:
-            first = (
-                f"Recommended: {self.fix}. The cheapest choice that corrects {wanted}: {best.what}, at "
-                f"{percent(best.cost)} of the cost of full precision"
-            )
+            first = f"Recommended: {self.fix}, the cheapest choice that corrects {wanted}"
         more = ", on the layers that move the gap (quantdrift allocate)" if weights and self.fix == "allocate" else ""
         return [f"{first}{more}.", "Only top-1 changes and cost are compared."]
 
@@ -233,6 +232,8 @@ class RoutedRun:
         data: name of the data.
         n_inputs: number of inputs.
         scores_are: the kind of its scores.
+        system: how many inputs to defer for a level of all answers of the system, by the first confidence.
+        k: for a search, how many first items of a deferred query are rescored.
         advice: the advice.
         operating_point: the operating point of the first confidence, if there is one.
         sweep: results by confidence and percentile; empty for similarities.
@@ -243,6 +244,8 @@ class RoutedRun:
     data: str
     n_inputs: int
     scores_are: Literal["logits", "similarities"]
+    system: Certified
+    k: int | None
     advice: Advice
     operating_point: OperatingPoint | None
     sweep: Sequence[SweepPoint]
@@ -266,9 +269,11 @@ def study_run(
     percentiles: Sequence[float] = PERCENTILES,
     speed_up: float = SPEED_UP,
     recover: float = 0.9,
+    alphas: Sequence[float] = ALPHAS,
+    confidence: float = CONFIDENCE,
     **splits: Any,
 ) -> RoutedRun:
-    """Compute operating point, advice and sweep of one run; `splits` are the share, n_splits and seed of `sweep`.
+    """Compute system, operating point, advice and sweep of one run; `splits` are share, n_splits and seed of a trial.
 
     Similarities have the gap as their only confidence, and no sweep.
     """
@@ -287,6 +292,8 @@ def study_run(
         data=record["data"]["name"],
         n_inputs=evidence.n_inputs,
         scores_are="logits" if logits else "similarities",
+        system=certify(evidence, alphas, [("system", scores[0])], confidence=confidence, **splits),
+        k=given_back(evidence)[1],
         advice=advise(evidence, point, wanted=recover, bits=_bits(record), speed_up=speed_up),
         operating_point=point,
         sweep=sweep(evidence, scores=scores, percentiles=percentiles, **splits) if logits else (),

@@ -1,6 +1,7 @@
 """`quantdrift route`: the benefit and the cost of answering unsure inputs at full precision."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from quantdrift.runs.folder import Run, find_runs
 from quantdrift.runs.identity import Identity
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, table
-from quantdrift.statistics.conformal import CONFIDENCES, confidence_in
+from quantdrift.statistics.conformal import CONFIDENCES, confidence_in, confidence_name, in_words
 from quantdrift.statistics.estimates import as_json
-from quantdrift.trust.certify import Share
+from quantdrift.statistics.selective import CONFIDENCE
+from quantdrift.trust.certify import ALPHAS, Certificate, Share
 from quantdrift.trust.router import GapRouter
 
 
@@ -22,6 +24,13 @@ from quantdrift.trust.router import GapRouter
 def command(
     *,
     runs: list[Path] = argument(RUNS),
+    alpha: list[float] | None = share_option(
+        "A: Level: at most this share of all answers of the system differs from full precision's; may be repeated. By "
+        "default 0.10, 0.05 and 0.01."
+    ),
+    confidence: float = share_option(
+        "C: Confidence of that guarantee, over the draw of the inputs that set the threshold.", default=CONFIDENCE
+    ),
     score: str = option(
         "gap|msp|entropy|all: The confidence of the quantized model: gap (first minus second score), msp (maximum "
         "softmax probability), entropy, or all. A search has the gap only.",
@@ -44,20 +53,22 @@ def command(
         default=0.9,
     ),
     save: Path | None = option(
-        "FILE: Write a router for serving, with the threshold that --recover gives on all inputs of one run."
+        "FILE: Write a router for serving: with the threshold that keeps --alpha on all inputs of one run, or without "
+        "--alpha that of --recover."
     ),
 ) -> Output:
     """Compute the benefit and the cost of answering unsure inputs at full precision.
 
     The quantized model answers every input; where its first two scores are close, full precision answers too. The cost
-    relative to full precision alone is 1 / speed-up + routed share. The table shows how many top-1 changes are
-    corrected, and how much of the lost accuracy comes back (with labels, if at least 0.5 points were lost). The
-    recommendation is the cheapest way to correct the share --recover of the top-1 changes: to route, to spend more bits
-    (quantdrift allocate), or to do nothing.
+    relative to full precision alone is 1 / speed-up + routed share. The first table has how many inputs have to be
+    deferred, so that of all answers of the system at most the level differs from full precision's, with confidence 0.9.
+    The second shows how many top-1 changes are corrected, and how much of the lost accuracy comes back (with labels, if
+    at least 0.5 points were lost). The recommendation is the cheapest way to correct the share --recover of the top-1
+    changes: to route, to spend more bits (quantdrift allocate), or to do nothing.
 
     For a search, the first results of unsure queries are rescored instead.
 
-    For a server: quantdrift route RUN --score gap --save router.json. Then
+    For a server: quantdrift route RUN --score gap --alpha 0.05 --save router.json. Then
     quantdrift.GapRouter.load("router.json").routes(scores) returns which inputs go to full precision.
 
     More: docs/explained/trust.md
@@ -74,80 +85,108 @@ def command(
     listed = find_runs(runs)
     if save is not None and len(listed) != 1:
         raise QuantDriftError(f"--save sets a threshold on one run; got {len(listed)} runs")
+    alphas = list(dict.fromkeys(alpha or ()))
+    if save is not None and len(alphas) > 1:
+        raise QuantDriftError(f"--save stores a router of one level (--alpha 0.05); got {len(alphas)} levels")
     how: dict[str, Any] = {"percentiles": percentiles, "speed_up": speed_up, "recover": recover}
+    how |= {"alphas": alphas or ALPHAS, "confidence": confidence}
     routed = [study_run(run, scores, **how, share=share, n_splits=splits, seed=seed) for run in listed]
     router, after = None, []
     if save is not None:
-        router = GapRouter(
-            threshold=_threshold(routed[0].operating_point),
-            score=scores[0],
-            origin=Identity.of(listed[0].record).brief(),
-        )
+        evidence, record = listed[0].evidence(), listed[0].record
+        if alphas:
+            router = GapRouter.calibrate(evidence, alpha=alphas[0], confidence=confidence, score=scores[0], on=record)
+        else:
+            point = _point(routed[0].operating_point)
+            origin = Identity.of(record).brief()
+            router = GapRouter(threshold=point.threshold, score=point.score, k=point.k, origin=origin)
         router.save(save)
-        sent = percent(float((confidence_in(listed[0].evidence(), scores[0]) < router.threshold).mean()))
+        sent = percent(float((confidence_in(evidence, router.score) < router.threshold).mean()))
         after.append(f"router: {save} sends {sent} of these inputs to full precision ({router.rule})")
+        if router.guarantee:
+            after[0] += f"; at most {alphas[0]:.4g} of all answers differ, with confidence {confidence:g}"
     grids: list[Grid] = []
     for run, result in zip(listed, routed, strict=True):
-        lines = [
-            *_lines(run, result),
-            f"The cost{_of_encoding(result)} is 1 / {speed_up:g} + the routed share; at {percent(even)} it is that of "
-            "full precision alone. The speed-up is stated, not measured.",
-        ]
-        grids += _tables(result, lines, share=share, speed_up=speed_up)
+        grids += _tables(run, result, share=share, speed_up=speed_up)
     asked = {"speed_up": speed_up, "break_even": even, "share": share, "splits": splits, "seed": seed}
-    saved = router and {"path": str(save), "score": router.score, "threshold": router.threshold, "rule": router.rule}
-    return Output(data={**asked, "recover": recover, "runs": as_json(routed), "router": saved}, grids=grids, next=after)
+    kept = ("score", "threshold", "rule", "guarantee", "alpha", "confidence_level", "k")
+    saved = router and {"path": str(save), **{name: getattr(router, name) for name in kept}}
+    stated = (
+        f"The cost is 1 / {speed_up:g} + the deferred share; at {percent(even)} it is that of full precision alone. "
+        "The speed-up is stated, not measured."
+    )
+    data = {**asked, "recover": recover, "runs": as_json(routed), "router": saved}
+    return Output(data=data, grids=grids, lines=[stated], next=after)
 
 
-def _threshold(point: OperatingPoint | None) -> float:
+def _point(point: OperatingPoint | None) -> OperatingPoint:
     if point is None:
         raise QuantDriftError(
             "no threshold is shown to correct so many top-1 changes of new inputs: too few changed here (90 % takes 9, "
             "99 % takes 99), or rescoring a search corrects fewer; give a smaller --recover or more inputs"
         )
-    return point.threshold
+    return point
 
 
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _tables(result: RoutedRun, lines: Sequence[str], *, share: float, speed_up: float) -> Iterator[Grid]:
-    """The sweep of a classifier's run, and the choices with their costs."""
+def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> Iterator[Grid]:
+    """What a level of the system takes, the sweep of a classifier's run, and the choices with their costs."""
     name, advice = f"{result.spec} on {result.data}", result.advice
+    cost = "cost" if result.scores_are == "logits" else "cost of encoding queries"
     columns = [
-        Column("score", "score"),
-        Column("percentile", "percentile", "{:g}".format),
-        Column("routed", "routed", _share),
-        Column("cost", "routed.value", lambda routed: percent(relative_cost(routed or 0.0, speed_up))),
-        Column("lost accuracy recovered", "accuracy", _share),
-        Column("changes recovered", "changes", _share),
+        Column("level", "alpha", "{:g}".format),
+        Column("deferred", "deferred", _share),
+        Column(cost, "deferred.value", lambda share: "-" if share is None else percent(relative_cost(share, speed_up))),
+        Column("answers that differ", "joint_violation.value", lambda value: percent(value, 2)),
+        Column("deferred where", _where, kind="words"),
     ]
-    title = f"{name}: thresholds set on {100 * share:g} %, measured on the rest" if result.sweep else name
-    lines = [*lines, *([] if advice.choices else advice.sentences)]
-    yield table(columns if result.sweep else [], result.sweep, title=title, lines=lines)
-    if advice.choices:
-        predicted = {True: " (predicted)", False: ""}
+    levels = result.system.certificates
+    yield table(columns, levels, title=f"{name}: how many inputs to defer", lines=list(_system_lines(run, result)))
+    if result.sweep:
         columns = [
-            Column("choice", "what"),
-            Column("top-1 changes corrected", lambda choice: percent(choice.changes) + predicted[choice.predicted]),
-            Column(f"cost{_of_encoding(result)}", "cost", percent),
+            Column("score", "score"),
+            Column("percentile", "percentile", "{:g}".format),
+            Column("routed", "routed", _share),
+            Column(cost, "routed.value", lambda routed: percent(relative_cost(routed or 0.0, speed_up))),
+            Column("lost accuracy recovered", "accuracy", _share),
+            Column("changes recovered", "changes", _share),
         ]
-        yield table(columns, advice.choices, title=f"{name}: what to do", lines=advice.sentences)
+        reasons = sorted({point.accuracy.reason for point in result.sweep if point.accuracy.reason})
+        lines = [f"No share of lost accuracy: {reason}." for reason in reasons]
+        title = f"{name}: thresholds set on {100 * share:g} %, measured on the rest"
+        yield table(columns, result.sweep, title=title, lines=lines)
+    predicted = {True: " (predicted)", False: ""}
+    columns = [
+        Column("choice", "what"),
+        Column("top-1 changes corrected", lambda choice: percent(choice.changes) + predicted[choice.predicted]),
+        Column(cost, "cost", percent),
+    ]
+    yield table(columns, advice.choices, title=f"{name}: what to do", lines=advice.sentences)
 
 
-def _of_encoding(result: RoutedRun) -> str:
-    return "" if result.scores_are == "logits" else " of encoding queries"
+def _where(level: Certificate) -> str:
+    if math.isinf(level.threshold):
+        return "-" if level.coverage.value is None else "everywhere"
+    return in_words(confidence_name(level.statistic), "below", level.threshold)
 
 
-def _lines(run: Run, result: RoutedRun) -> Iterator[str]:
-    if result.scores_are == "logits":
-        for reason in sorted({point.accuracy.reason for point in result.sweep if point.accuracy.reason}):
-            yield f"No share of lost accuracy: {reason}."
-    else:
+def _system_lines(run: Run, result: RoutedRun) -> Iterator[str]:
+    """What the first table says, in plain words."""
+    system = result.system
+    yield system.tried
+    for reason in filter(None, (level.coverage.reason for level in system.certificates)):
+        yield f"{reason[0].upper()}{reason[1:]}."
+    yield (
+        f"With confidence {system.confidence:g}, of all answers, deferred ones included, at most the level differs "
+        "from full precision's, for inputs like these."
+    )
+    if result.k is not None:
         similarity = run.record.get("settings", {}).get("similarity") or "a similarity that is not recorded"
         yield (
-            "The first results of an unsure query are ranked again at full precision; documents not among them do not "
-            f"come back. Embeddings were compared by {similarity}. A search has no msp and no entropy."
+            f"A deferred query has the candidate's first {result.k} results ranked again at full precision; documents "
+            f"not among them do not come back. Embeddings were compared by {similarity}."
         )
 
 

@@ -103,6 +103,35 @@ def test_a_check_is_saved_and_applied(write: Write, tmp_path: Path) -> None:
     assert "pair: net@W4-g128-rtn when it was made, net@W3-g128-rtn now" in err
 
 
+def test_a_check_is_applied_to_scores_of_the_candidate_alone(write: Write, tmp_path: Path) -> None:
+    check, scores, small, run = (tmp_path / name for name in ("check.json", "new.jsonl", "small.jsonl", "older"))
+    assert certify(write("older"), "--alpha", 0.1, "--save", check)[0] == 0
+    stored = StabilityCheck.load(check)
+    new = np.random.default_rng(8).normal(size=(300, 6)) * np.sqrt(1 + 0.3**2)
+    scores.write_text("\n".join(json.dumps(row) for row in new.tolist()))
+    small.write_text("".join(f"{value / 5}\n" for value in stored.confidence(new)))
+    code, out, err = certify(scores, run, small, "--check", check, "--json")
+    same, fewer, full = json.loads(out)["runs"]
+    assert (code, err, full["data"], full["flip_rate"] > 0) == (0, "", "older", True)
+    assert (same["n_inputs"], same["coverage"]["value"]) == (300, stored.accepts(new).mean())
+    assert (same["flip_rate"], same["violation"]["value"], same["resemblance"]["alike"]) == (None, None, True)
+    assert (fewer["data"], fewer["resemblance"]["alike"]) == ("small.jsonl", False)
+    assert "small.jsonl: the confidences of these 300 inputs differ" in certify(small, "--check", check)[1]
+    for wrong in (
+        "0.5\n[0.1]",
+        '0.5\n[1, "2"]',
+        "0.5\n[1, true]",
+        '0.5\n{"score": 1}',
+        "0.5\nNaN",
+        "0.5\n" + "[" * 500,
+        "",
+    ):
+        scores.write_text(wrong)
+        code, out, err = certify(scores, "--check", check)
+        assert (code, out) == (2, ""), wrong
+        assert ("line 2" in err) == bool(wrong)
+
+
 def test_what_cannot_be_is_refused(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, similar = write("logits"), write("similar", logits=False)
     monkeypatch.chdir(tmp_path)

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import binom
 
 import quantdrift
 from support.command_line import cli
@@ -91,6 +93,48 @@ def test_the_saved_router_does_in_a_server_what_the_command_said(pets: Path, tmp
     assert 0.5 <= served["recover"][1] < 0.6
 
 
+def test_a_level_of_the_whole_system_comes_first_and_is_saved(pets: Path, tmp_path: Path) -> None:
+    reference, candidate, _ = logits(n=N, n_classes=3)
+    path, changed = tmp_path / "router.json", reference.argmax(1) != candidate.argmax(1)
+    arguments = ("--score", "gap", "--alpha", 0.1, "--alpha", 0.05, "--alpha", 0.01, "--json")
+    (result,) = json.loads(route(pets, *arguments)[1])["runs"]
+    levels = result["system"]["certificates"]
+    assert [(level["guarantee"], level["alpha"]) for level in levels] == [("system", a) for a in (0.1, 0.05, 0.01)]
+    assert levels[0]["coverage"]["value"] > levels[1]["coverage"]["value"] > 0.5
+    assert all(level["joint_violation"]["value"] <= level["alpha"] for level in levels[:2])
+    assert levels[2]["coverage"]["value"] is None
+    assert "needs 230 calibration inputs, and there are 150" in levels[2]["coverage"]["reason"]
+    assert "│ 0.05 │" in route(pets, "--speed-up", 2)[1].partition("thresholds set on")[0]
+
+    code, out, _ = route(pets, "--alpha", "5 %", "--save", path, "--json")
+    router = quantdrift.GapRouter.load(path, spec="vit@W4-channel")
+    assert (code, router.guarantee, router.alpha, router.confidence_level, router.k) == (0, "system", 0.05, 0.9, None)
+    assert json.loads(out)["router"]["guarantee"] == "system"
+    differs = int((changed & ~router.routes(candidate)).sum())
+    assert binom.cdf(differs, N, 0.05) <= 0.1 < binom.cdf(differs + 1, N, 0.05)
+    assert router.threshold == quantdrift.GapRouter.calibrate((reference, candidate), alpha=0.05).threshold
+
+
+def test_a_system_of_a_search_counts_what_rescoring_does_not_restore(tmp_path: Path) -> None:
+    run, path = search(tmp_path / "nq", 0.2), tmp_path / "router.json"
+    (result,) = json.loads(route(run, "--alpha", 0.5, "--alpha", 0.05, "--share", 0.6, "--json")[1])["runs"]
+    shown, none = result["system"]["certificates"]
+    assert (result["k"], none["coverage"]["value"]) == (10, None)
+    reference, candidate, _ = similarities(n=80, n_items=40, noise=0.2)
+    best, order = reference.argmax(1)[:, None], np.argsort(-candidate, axis=1)
+    lost = int((~(order[:, :10] == best).any(1)).sum())
+    assert f"{lost} of 80 answers do not come back" in none["coverage"]["reason"]
+    assert route(run, "--alpha", 0.05, "--save", path)[0] == 2
+    assert lost / 80 < shown["joint_violation"]["value"] <= 0.5
+    assert route(run, "--alpha", 0.5, "--save", path)[0] == 0
+    router = quantdrift.GapRouter.load(path)
+    differs = lost + int(
+        ((order[:, :1] != best).ravel() & (order[:, :10] == best).any(1) & ~router.routes(candidate)).sum()
+    )
+    assert router.k == 10
+    assert binom.cdf(differs, 80, 0.5) <= 0.1 < binom.cdf(differs + 1, 80, 0.5)
+
+
 def test_what_cannot_be_done_is_said(pets: Path, tmp_path: Path) -> None:
     two, nq = classifier(tmp_path / "cars", seed=1), search(tmp_path / "nq")
     for arguments, message in (
@@ -98,6 +142,9 @@ def test_what_cannot_be_done_is_said(pets: Path, tmp_path: Path) -> None:
         ((nq, "--score", "msp"), "expected --score gap"),
         ((pets, "--percentile", "ten"), "with commas between, e.g. 10,25,50"),
         ((pets, "--recover", "0"), "above 0 and at most 1"),
+        ((pets, "--alpha", "1.5"), "expected a level above 0 and below 1"),
+        ((pets, "--confidence", "1"), "expected a confidence above 0 and below 1"),
+        ((pets, "--alpha", "0.1", "--alpha", "0.2", "--save", tmp_path / "r.json"), "a router of one level"),
         ((pets, two, "--save", tmp_path / "r.json"), "--save sets a threshold on one run; got 2 runs"),
     ):
         code, out, err = route(*arguments)

@@ -77,7 +77,7 @@ def test_a_file_that_is_no_router_of_the_pair_is_refused(tmp_path: Path) -> None
     with pytest.raises(RunError, match="quantdrift route RUN"):
         GapRouter.load(path, spec="vit@W4")
     content = json.loads(path.read_text())
-    for change in ({"score": "margin"}, {"threshold": True}, {"threshold": None}, {"origin": {"who": 1}}):
+    for change in ({"score": "margin"}, {"threshold": True}, {"threshold": None}, {"guarantee": "system"}, {"k": 0}):
         path.write_text(json.dumps(with_checksum({**content, **change})))
         with pytest.raises(RunError, match="damaged"):
             GapRouter.load(path)
