@@ -27,6 +27,8 @@ CONFIDENCE = 0.9
 """The confidence of the guarantee where nobody says another."""
 _USEFUL = 8
 """One part of so many is the least that is worth accepting."""
+_BLOCK = 256
+"""Tests made at a time; behind the first that fails none are needed."""
 
 
 def least_inputs(alpha: float, confidence: float = CONFIDENCE, *, changed: int = 0) -> int:
@@ -72,12 +74,13 @@ def selective_threshold(
     # a threshold at each value of the rows from `first` on, and one below all
     accepted = np.r_[begins[np.searchsorted(begins, first, side="right") - 1 :] if first < n else [], n].astype(int)
     wrong = np.r_[0, np.cumsum(changed[order])][accepted]
-    passed = at_most(wrong, accepted, alpha) <= 1 - confidence
-    passed &= accepted > 0
-    if not passed[0]:
-        return math.inf
-    last = int(accepted[len(passed) - 1 if passed.all() else np.argmin(passed) - 1])
-    return -math.inf if last == n else float(values[last])
+    # Until one more has changed each test is easier than the one before, so it need not be made.
+    made = np.flatnonzero(np.r_[True, wrong[1:] > wrong[:-1]])
+    for block in np.array_split(made, len(made) // _BLOCK + 1):
+        failed = block[at_most(wrong[block], accepted[block], alpha) > 1 - confidence]
+        if len(failed):
+            return math.inf if failed[0] == 0 else float(values[accepted[failed[0] - 1]])
+    return -math.inf
 
 
 def deferral_threshold(scores: Floats, back: NDArray[np.bool_], lost: int, alpha: float, confidence: float) -> float:
