@@ -48,7 +48,6 @@ class Chroma(Database):
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
         """Search; an exhaustive search is the same, as it compares the vectors themselves."""
-        del exhaustive
         ids, scores = _nearest(self._collection, query, k, self.order.similarity)
         return [int(name) if name.isdecimal() else name for name in ids], scores
 

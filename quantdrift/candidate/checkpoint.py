@@ -161,8 +161,8 @@ class _Stored(LoadedModel):
             weight = getattr(module, "weight", None)
             special = isinstance(weight, Tensor) and type(weight) not in {Tensor, nn.Parameter}
             kernels[type(module).__name__ + (f" of {type(weight).__name__}" if special else "")] += 1
-        packages, _ = packages_for(self.checkpoint.method)
-        libraries = {package: version_of(package) or "not installed" for package in packages}
+        names = [package.name for package in packages_for(self.checkpoint.method)]
+        libraries = {name: version_of(name) or "not installed" for name in names}
         return {"kernels": dict(kernels), "libraries": libraries}
 
 
@@ -246,7 +246,7 @@ def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
 
     Some print a greeting on standard output, which may hold a record, and some set the precision of float32 products.
     """
-    loud = "gptqmodel" in packages_for(checkpoint.method)[0]
+    loud = "gptqmodel" in [package.name for package in packages_for(checkpoint.method)]
     with float32_products(), redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
         yield
 

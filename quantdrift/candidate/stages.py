@@ -81,7 +81,6 @@ class ModelStage:
 
     def prepared(self, made: MadeLayers, *, root: Path | None, progress: Progress) -> MadeLayers:
         """Fit the stage to the sample that the layers were calibrated on; return the layers with its changes."""
-        del root, progress
         return made
 
     def key(self) -> str | None:

@@ -117,7 +117,6 @@ class Reading:
 
     def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Evidence:
         """Return the record per input; `candidate` are the outputs that the state came from."""
-        del candidate
         return assemble(
             state, input_ids=self.ids, item_ids=self.item_ids, qrels=self.qrels, noise=noise, depth=self.depth
         )

@@ -28,7 +28,7 @@ from quantdrift.models.weights import add_tensor
 from quantdrift.scheme import Scheme
 from quantdrift.sensitivity.gaps import with_graph
 
-_VERSION = 5
+_VERSION = 6
 """Version of the tuning; another one makes what is kept void."""
 _PARTS = 4
 """Parts in which a CPU takes a side's inputs: two fifths of a step were padding; an accelerator takes all at once."""
