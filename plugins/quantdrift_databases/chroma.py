@@ -38,8 +38,7 @@ class Chroma(Database):
         """Add the vectors in batches."""
         order, client = self.order, _client(folder)
         self.opened.callback(client.close)
-        graph = {"space": _METRICS[order.similarity], **order.built, **order.asked}
-        graph.pop("limit", None)
+        graph = {"space": _METRICS[order.similarity], **order.built, **self.asked}
         self._collection = client.create_collection("documents", embedding_function=None, configuration={"hnsw": graph})
         for start, chunk in order.chunks(min(_PAGE, client.get_max_batch_size())):
             self._collection.add(ids=[str(start + row) for row in range(len(chunk))], embeddings=chunk)

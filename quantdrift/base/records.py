@@ -173,10 +173,16 @@ def texts_digest(texts: Iterable[str], *, size: int = 20) -> str:
     return digest.hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """A digest of a file's bytes, 40 hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+def file_digest(path: Path, *, size: int = 20) -> str:
+    """A digest of a file's bytes, `size` bytes as hex digits; raises as `open_file`."""
+    with open_file(path) as opened:
+        stream: Any = opened
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=size)).hexdigest()
+
+
+def files_digest(paths: Iterable[Path]) -> str:
+    """A digest of several files in their order, 32 hex digits."""
+    return texts_digest(map(file_digest, paths), size=16)
 
 
 def read_bytes(path: Path, *, digest: str | None = None, limit: int | None = None) -> bytes:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from quantdrift.allocation.record import Allocation
 from quantdrift.candidate.quantized import LayerQuantizer
-from quantdrift.candidate.refusals import refuse_settings
+from quantdrift.candidate.refusals import refuse_missing_library, refuse_settings
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.scheme import FULL_BITS, Scheme
 from quantdrift.spec.grammar import at_width
@@ -13,6 +13,7 @@ from quantdrift.spec.grammar import at_width
 def methods_of(scheme: Scheme) -> dict[int, LayerQuantizer | None]:
     """Map every width that the scheme's layers may have to its method; 16 bits to None."""
     refuse_settings(scheme)
+    refuse_missing_library(scheme)
     methods = {bits: method_at(scheme, bits) for bits in scheme.widths}
     stored_allocation(scheme)  # read early, as errors would otherwise come after the reference has run
     return methods

@@ -71,6 +71,9 @@ class QuantizedPair:
         made: the calibrated layers; None if there are none.
         encoder: runs the model when the pair is measured; callers may replace it.
         notes: sentences about the model for the output of a run.
+        query_only: whether documents stay at the reference.
+        needs_calibration: whether the candidate depends on calibration inputs, which `prepare` then needs.
+        by_batch: whether the candidate's result for an input can depend on the other inputs of its batch.
     """
 
     def __init__(
@@ -106,6 +109,8 @@ class QuantizedPair:
         for module in self.modules:
             refuse_unfit_tokenizer(module, name)
         self.name, self.scheme, self.encoder = name, scheme, encoder
+        self.query_only, self.needs_calibration = scheme.query_only, calibrates(scheme)
+        self.by_batch = any(stage.in_(scheme) and stage.depends_on_batch(scheme) for stage in STAGES.values())
         self.notes: tuple[str, ...] = tuple(getattr(encoder, "notes", ()))
         self.layers, self.left_out = quantizable_layers(self.modules, name, scheme)
         self.stages = model_stages(scheme, self)
@@ -137,21 +142,6 @@ class QuantizedPair:
     def identify(self) -> dict[str, Any]:
         """Return the origin of the model for the record of a run, as JSON values."""
         return {"canonical": self.encoder.source.canonical, "kind": self.encoder.source.kind}
-
-    @property
-    def query_only(self) -> bool:
-        """Whether documents stay at the reference."""
-        return self.scheme.query_only
-
-    @property
-    def by_batch(self) -> bool:
-        """Whether the candidate's result for an input can depend on the other inputs of its batch."""
-        return any(stage.in_(self.scheme) and stage.depends_on_batch(self.scheme) for stage in STAGES.values())
-
-    @property
-    def needs_calibration(self) -> bool:
-        """Whether the candidate depends on calibration inputs, which `prepare` then needs."""
-        return calibrates(self.scheme)
 
     @property
     def needs_widths(self) -> bool:
@@ -356,14 +346,12 @@ class QuantizedPair:
 
     def bits(self, widths: Sequence[int] | None = None) -> BitsReport:
         """Return bits per weight of the candidate, or of other widths."""
-        scheme = self.scheme
+        overhead = QUANTIZERS[self.scheme.quantizer].overhead_bits
         return count_bits(
             self.modules,
             self.layers,
             self._chosen() if widths is None else widths,
-            scale_bits=lambda rows, columns: QUANTIZERS[scheme.quantizer].overhead_bits(
-                rows, columns, scheme.group_size
-            ),
+            scale_bits=lambda rows, columns: overhead(rows, columns, self.scheme.group_size),
             beside=self._beside(),
         )
 
@@ -391,6 +379,13 @@ class TwoModels:
     """Two models, one of which is in place at a time, with the interface of a `QuantizedPair`.
 
     There are no widths to choose and nothing to calibrate.
+
+    Attributes:
+        models: the reference and the candidate.
+        encoder: the one that is in place.
+        layers: names of the candidate's quantized layers; None if unknown.
+        bits: returns bits per weight of the candidate; None if unknown.
+        describe: describes the candidate, as JSON values for the record of a run.
     """
 
     query_only = needs_widths = needs_calibration = False
@@ -401,20 +396,11 @@ class TwoModels:
     def __init__(self, reference: Model, candidate: Model, *, device: torch.device) -> None:
         """Pair two models, which both keep their weights."""
         self.reference, self.candidate_model, self.device = reference, candidate, device
-        self.encoder: Model = reference
+        self.models, self.encoder, self.layers = (reference, candidate), reference, candidate.layers
+        self.by_batch, self.bits, self.describe = candidate.by_batch, candidate.bits, candidate.describe
         self.similarity: Similarity = reference.similarity or candidate.similarity or Similarity.COSINE
         self._linears = find_linears(reference.modules)
         self._reached: set[str] = set()
-
-    @property
-    def models(self) -> tuple[Model, Model]:
-        """The models of both arms."""
-        return self.reference, self.candidate_model
-
-    @property
-    def by_batch(self) -> bool:
-        """Whether the candidate's result for an input can depend on the other inputs of its batch."""
-        return self.candidate_model.by_batch
 
     def identify(self) -> dict[str, Any]:
         """Return the origin of both models for the record of a run, as JSON values."""
@@ -424,11 +410,6 @@ class TwoModels:
     def notes(self) -> tuple[str, ...]:
         """Notes on both models."""
         return (*self.reference.notes, *self.candidate_model.notes)
-
-    @property
-    def layers(self) -> Sequence[str] | None:
-        """Names of the candidate's quantized layers; None if unknown."""
-        return self.candidate_model.layers
 
     @property
     def never_reached(self) -> list[str] | None:
@@ -476,14 +457,6 @@ class TwoModels:
                 yield
         finally:
             self.encoder = self.reference
-
-    def bits(self) -> BitsReport | None:
-        """Return bits per weight of the candidate; None if unknown."""
-        return self.candidate_model.bits()
-
-    def describe(self) -> dict[str, Any]:
-        """Describe the candidate, as JSON values for the record of a run."""
-        return self.candidate_model.describe()
 
 
 Pair = QuantizedPair | TwoModels

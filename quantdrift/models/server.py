@@ -243,16 +243,12 @@ class EndpointEncoder(ServerModel):
     similarity: ClassVar[None] = None
     layers: ClassVar[Sequence[str] | None] = None
     by_batch: ClassVar[bool] = True
+    runtime: ClassVar[dict[str, str]] = {}  # no library here decides the embeddings
 
     @property
     def fingerprint(self) -> str:
         """The digest of its embeddings of fixed texts; their last bits do not change it."""
         return self.identity.fingerprint
-
-    @property
-    def runtime(self) -> dict[str, str]:
-        """Empty, as no library here decides the embeddings."""
-        return {}
 
     def bits(self) -> None:
         """Return None: bits are unknown for a model on a server."""

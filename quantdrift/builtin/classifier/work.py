@@ -93,6 +93,10 @@ class Classifier(LoadedModel):
         """Return what decides logits beside weights, inputs and libraries."""
         return {"classifier": self.description, **({} if self.before is None else {"before": self.before[0]})}
 
+    def beside_weights(self) -> dict[str, str]:
+        """Return what decides logits beside the weights, by name."""
+        return {"classifier": self.description, "classes": json.dumps(self.classes)}
+
 
 def load_classifier(
     source: ModelSource,

@@ -4,7 +4,6 @@ The onnx package reads it as data, before onnxruntime gets it: a file may come f
 files that hold its weights.
 """
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 from quantdrift.base.display import first_line, shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named
-from quantdrift.base.records import open_file
+from quantdrift.base.records import files_digest, open_file
 from quantdrift.models.bits import BitsReport
 from quantdrift.models.stored import stored_bits
 
@@ -121,15 +120,9 @@ class OnnxGraph:
             **self.made,
         }
 
-    def digest(self) -> bytes:
-        """Return the digest of the graph and of the weights beside it, 16 bytes."""
-        digest = hashlib.blake2b(digest_size=16)
-        for path in (self.file, *self.data):
-            with open_file(path) as stream:
-                while block := stream.read(1 << 20):
-                    digest.update(block)
-            digest.update(b"\0")
-        return digest.digest()
+    def digest(self) -> str:
+        """Return the digest of the graph and of the weights beside it, 32 hex digits."""
+        return files_digest((self.file, *self.data))
 
 
 def read_graph(file: Path) -> OnnxGraph:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from quantdrift.base.display import first_line
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
-from quantdrift.builtin.onnx.running import ONNX_MODEL, file_digest, load_onnx
+from quantdrift.builtin.onnx.running import ONNX_MODEL, graph_digest, load_onnx
 from quantdrift.candidate.calibration.in_order import put_in_place
 from quantdrift.candidate.libraries import quiet
 from quantdrift.candidate.quantized import QuantizedWeight, in_groups
@@ -182,7 +182,7 @@ def _check(folder: Path, wanted: Tensor) -> dict[str, Any]:
         )
     return {
         "candidate_fingerprint": weights_fingerprint([written]),
-        "onnx": {"digest": file_digest(folder).hex(), "difference_to_torch": {"embeddings": apart}},
+        "onnx": {"digest": graph_digest(folder), "difference_to_torch": {"embeddings": apart}},
     }
 
 
