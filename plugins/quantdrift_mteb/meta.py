@@ -11,7 +11,7 @@ from quantdrift.asking.ask import files_of, stamp_of
 from quantdrift.base.display import in_one_line
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.candidate.calibration.sample import calibration_texts
-from quantdrift.candidate.methods import methods_of
+from quantdrift.candidate.pair import methods_of
 from quantdrift.metrics.keys import harness_metrics
 from quantdrift.models.adapters import merge_adapters
 from quantdrift.models.files.checkpoint import full_precision_source

@@ -22,10 +22,10 @@ from quantdrift.base.records import bytes_digest
 from quantdrift.builtin.classifier.work import Classifier
 from quantdrift.builtin.cross_encoder.work import CrossEncoderModel
 from quantdrift.candidate.calibration.candidate import make_layers, summary, widths_for
-from quantdrift.candidate.calibration.in_order import LayerCandidate, put_in_place
-from quantdrift.candidate.calibration.made import MadeLayers
+from quantdrift.candidate.calibration.in_order import LayerCandidate, MadeLayers, put_in_place
 from quantdrift.candidate.calibration.sample import Sample, draw_sample
-from quantdrift.candidate.methods import method_at, methods_of, stored_allocation
+from quantdrift.candidate.quantized import LayerQuantizer
+from quantdrift.candidate.refusals import refuse_missing_library, refuse_settings
 from quantdrift.candidate.stages import model_stages
 from quantdrift.candidate.tried import try_parts
 from quantdrift.kinds.quantizer import QUANTIZERS
@@ -38,10 +38,10 @@ from quantdrift.models.loading import refuse_unfit_tokenizer
 from quantdrift.models.model import EmbeddingModel
 from quantdrift.models.server import EndpointEncoder
 from quantdrift.models.weights import runtime_of, saved_weights, weights_fingerprint
-from quantdrift.scheme import POSSIBLE_BITS, Scheme
+from quantdrift.scheme import FULL_BITS, POSSIBLE_BITS, Scheme
 from quantdrift.scoring.similarity import Similarity
 from quantdrift.scoring.stages import VectorStage, vector_stages
-from quantdrift.spec.grammar import calibrates, parse_scheme
+from quantdrift.spec.grammar import at_width, calibrates, parse_scheme
 
 Arm = Literal["reference", "candidate"]
 Model = EmbeddingModel | Classifier | CrossEncoderModel | EndpointEncoder
@@ -460,3 +460,29 @@ class TwoModels:
 
 
 Pair = QuantizedPair | TwoModels
+
+
+# --- the methods of a scheme; a method's module is loaded when it is needed -------------------------
+
+
+def methods_of(scheme: Scheme) -> dict[int, LayerQuantizer | None]:
+    """Map every width that the scheme's layers may have to its method; 16 bits to None."""
+    refuse_settings(scheme)
+    refuse_missing_library(scheme)
+    methods = {bits: method_at(scheme, bits) for bits in scheme.widths}
+    stored_allocation(scheme)  # read early, as errors would otherwise come after the reference has run
+    return methods
+
+
+def method_at(scheme: Scheme, bits: int) -> LayerQuantizer | None:
+    """Return the method of a scheme at another width; None for 16 bits."""
+    if bits == FULL_BITS:
+        return None
+    method: LayerQuantizer = QUANTIZERS[scheme.quantizer].method(at_width(scheme, bits))
+    return method
+
+
+def stored_allocation(scheme: Scheme) -> Allocation | None:
+    """Read the allocation that `+allocation=` names; None without that option."""
+    given = scheme.option("allocation")
+    return None if given is None else Allocation.read(Path(given).expanduser())

@@ -14,8 +14,7 @@ from quantdrift.base.cache import read_cache
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.builtin.rtn.work import RoundToNearest
-from quantdrift.candidate.calibration.in_order import LayerCandidate, quantize_in_order
-from quantdrift.candidate.calibration.made import MadeLayers
+from quantdrift.candidate.calibration.in_order import LayerCandidate, MadeLayers, quantize_in_order
 from quantdrift.candidate.calibration.sample import Sample
 from quantdrift.candidate.quantized import LayerQuantizer, QuantizedWeight
 from quantdrift.candidate.stages import options_under_layers

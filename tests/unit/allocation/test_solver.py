@@ -8,7 +8,7 @@ import pytest
 
 from quantdrift.allocation.solver import Solution, solve
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.candidate.methods import methods_of
+from quantdrift.candidate.pair import methods_of
 from quantdrift.spec.grammar import parse_scheme
 
 

@@ -10,7 +10,7 @@ from quantdrift.builtin.gptq.work import Gptq
 from quantdrift.builtin.hqq.work import Hqq
 from quantdrift.builtin.rtn.work import RoundToNearest
 from quantdrift.candidate import libraries
-from quantdrift.candidate.methods import methods_of
+from quantdrift.candidate.pair import methods_of
 from quantdrift.spec.grammar import parse_scheme
 
 
