@@ -1,8 +1,6 @@
 """The recording of the reference while lm-eval evaluates the candidate."""
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +24,3 @@ class Recording:
     seconds: dict[str, float] = field(default_factory=dict)
     candidate_fingerprint: str | None = None
     prepared: bool = False
-
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Add the time inside to a stage."""
-        start = time.perf_counter()
-        yield
-        self.seconds[stage] = round(self.seconds.get(stage, 0) + time.perf_counter() - start, 3)

@@ -286,10 +286,8 @@ def open_endpoint(endpoint: Endpoint, servers: Servers, *, root: Path | None) ->
         identity = identify(lambda texts: in_halves(client.embed, texts, range(len(texts))), endpoint, root)
     except OneInputError as error:
         raise ServerError(f"{error.where}: asked for {SENTENCES[error.number]!r}, {error.reason}") from error
-    since = identity.changed_since
-    changed = (
-        ()
-        if since is None
-        else (f"another model answers to {endpoint} than on {since}; embeddings of the earlier model are not used",)
-    )
-    return EndpointEncoder(client=client, identity=identity, concurrency=servers.concurrency, notes=changed)
+    model = EndpointEncoder(client=client, identity=identity, concurrency=servers.concurrency)
+    if (since := identity.changed_since) is not None:
+        note = f"another model answers to {endpoint} than on {since}; embeddings of the earlier model are not used"
+        model.notes = (note,)
+    return model

@@ -76,8 +76,7 @@ def contributions(setting: Setting) -> NDArray[np.float64]:
     whatever the model does between the rows of a batch. Contributions of layers add up as far as the model is linear in
     the change.
     """
-    name = f"contributions-{'-'.join(map(str, setting.widths))}"
-    return setting.kept.get(name, lambda: _contributions(setting))
+    return setting.once("contributions", lambda: _contributions(setting))
 
 
 def _contributions(setting: Setting) -> NDArray[np.float64]:
@@ -261,8 +260,7 @@ def gap_exact_losses(setting: Setting) -> NDArray[np.float64]:
     loss[l, b] = min over b' <= b of s_l(b'), and 0 at the widest b. So losses never rise: if a finer grid happens to
     fit worse, the wider format can hold the codes of the coarser one.
     """
-    has_one = setting.gaps.valid[:, 0]
-    medians = np.median(np.abs(exact_shifts(setting)[:, :, has_one, 0]), axis=2)
+    medians = np.median(np.abs(exact_shifts(setting)[:, :, setting.gaps.valid[:, 0], 0]), axis=2)
     return np.pad(np.minimum.accumulate(medians, axis=1), ((0, 0), (0, 1)))
 
 
@@ -272,7 +270,7 @@ def exact_shifts(setting: Setting) -> NDArray[np.float64]:
     float64 [n_layers, n_widths - 1, n_inputs, n_contenders]: gap with the layer rounded - gap of the reference, between
     the same two items.
     """
-    return setting.kept.get(f"gap_exact-{'-'.join(map(str, setting.widths))}", lambda: _exact_shifts(setting))
+    return setting.once("gap_exact", lambda: _exact_shifts(setting))
 
 
 def _exact_shifts(setting: Setting) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ files that hold its weights.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -15,7 +15,7 @@ from typing import Any
 from quantdrift.base.display import first_line, shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named
-from quantdrift.base.records import files_digest, open_file
+from quantdrift.base.records import file_digest, open_file, texts_digest
 from quantdrift.models.bits import BitsReport
 from quantdrift.models.stored import stored_bits
 
@@ -123,6 +123,11 @@ class OnnxGraph:
     def digest(self) -> str:
         """Return the digest of the graph and of the weights beside it, 32 hex digits."""
         return files_digest((self.file, *self.data))
+
+
+def files_digest(paths: Iterable[Path]) -> str:
+    """Return the digest of several files in their order, 32 hex digits."""
+    return texts_digest(map(file_digest, paths), size=16)
 
 
 def read_graph(file: Path) -> OnnxGraph:

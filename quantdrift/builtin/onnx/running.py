@@ -22,7 +22,7 @@ from transformers.utils.generic import ModelOutput
 
 from quantdrift.base.errors import RunError
 from quantdrift.base.extras import extras_named
-from quantdrift.base.records import files_digest
+from quantdrift.builtin.onnx.graph import files_digest
 from quantdrift.candidate.checkpoint import ForeignModule
 from quantdrift.models.files.saved import RECORD, read_record
 

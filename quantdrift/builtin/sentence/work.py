@@ -64,7 +64,10 @@ class SentenceEncoder(EmbeddingModel):
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         """Embed texts, or images uint8 [height, width, 3], in their role, as float32 [n, dim]."""
-        return np.concatenate([self._embedded(part, role, batch_size) for part in self.parts(items, batch_size)])
+        encode = self.model.encode_query if role == "query" else self.model.encode_document
+        how = {"batch_size": batch_size, "show_progress_bar": False, "convert_to_tensor": True}
+        parts = [encode(part, **how).float().cpu().numpy() for part in self.parts(items, batch_size)]
+        return np.asarray(np.concatenate(parts))
 
     def parts(self, items: Sequence[Any], batch_size: int) -> Iterator[list[Any]]:
         """Yield inputs in the model's form: all texts at once, images, which are large, batch by batch."""
@@ -74,11 +77,6 @@ class SentenceEncoder(EmbeddingModel):
             return
         for at in range(0, len(items), batch_size):
             yield as_pictures(items[at : at + batch_size])
-
-    def _embedded(self, items: list[Any], role: str, batch_size: int) -> NDArray[np.float32]:
-        encode = self.model.encode_query if role == "query" else self.model.encode_document
-        embeddings = encode(items, batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
-        return np.asarray(embeddings.float().cpu().numpy())
 
     def key(self, role: str) -> dict[str, Any]:
         """Return what decides an embedding beside weights, inputs and libraries."""
