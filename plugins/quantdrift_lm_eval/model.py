@@ -31,8 +31,8 @@ from quantdrift.models.loading import LoadLog, loading, refuse_unfit_tokenizer
 from quantdrift.models.store import digest_of
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import Spec, chooses, parse, parse_scheme
+from quantdrift_lm_eval.evaluation import Recording
 from quantdrift_lm_eval.hooks import on_evaluator_imported
-from quantdrift_lm_eval.recording import Recording
 
 EXAMPLE = "--model_args pretrained=NAME,scheme=W4-gptq"
 _REFUSED = (

@@ -90,7 +90,7 @@ class OnnxGraph:
         bits: bits per weight of the quantized layers, or of all if none is; None where codes are not understood.
         dtype: type of most of the numbers that are not quantized, e.g. "float16".
         data: files beside it that hold weights.
-        made: accuracy level, opset and producer, for the record.
+        made: accuracy levels of its products with packed codes, for the record.
     """
 
     file: Path
@@ -196,9 +196,7 @@ class _Reader:
             made={
                 "accuracy_level": sorted(
                     {_attribute(node, "accuracy_level") for node in self._nodes if node.op_type == "MatMulNBits"}
-                ),
-                "opset": {opset.domain or "ai.onnx": opset.version for opset in self._model.opset_import},
-                "producer": shown(f"{self._model.producer_name} {self._model.producer_version}".strip() or "unknown"),
+                )
             },
         )
 

@@ -18,11 +18,10 @@ from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.records import bytes_digest
 from quantdrift.base.registry import imported
 from quantdrift.base.text import some
-from quantdrift.models.adapters import merge_adapters
 from quantdrift.models.files.model_files import MODEL_FILES
 from quantdrift.models.files.named import ModelSource
 from quantdrift.models.files.saved import model_format
-from quantdrift.models.loading import Placed, Reads, loading, on_rules, try_text
+from quantdrift.models.loading import Placed, Reads, loading, merge_adapters, on_rules, try_text
 from quantdrift.models.model import EmbeddingModel, LoadedModel
 from quantdrift.models.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.scoring.similarity import Similarity
