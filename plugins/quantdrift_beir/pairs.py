@@ -17,8 +17,8 @@ from quantdrift.base.progress import progress_bars
 from quantdrift.builtin.cross_encoder.work import activation_of
 from quantdrift.builtin.sentence.work import reading_digest, tokenizer_digest
 from quantdrift.candidate.calibration.sample import calibration_texts
-from quantdrift.candidate.methods import methods_of
 from quantdrift.candidate.pair import QuantizedPair as Weights
+from quantdrift.candidate.pair import methods_of
 from quantdrift.measuring.readings import OPENING, opening_of
 from quantdrift.models.files.named import name_in_config
 from quantdrift.models.inputs import Settings

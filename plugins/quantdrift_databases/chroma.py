@@ -38,8 +38,7 @@ class Chroma(Database):
         """Add the vectors in batches."""
         order, client = self.order, _client(folder)
         self.opened.callback(client.close)
-        graph = {"space": _METRICS[order.similarity], **order.built, **order.asked}
-        graph.pop("limit", None)
+        graph = {"space": _METRICS[order.similarity], **order.built, **self.asked}
         self._collection = client.create_collection("documents", embedding_function=None, configuration={"hnsw": graph})
         for start, chunk in order.chunks(min(_PAGE, client.get_max_batch_size())):
             self._collection.add(ids=[str(start + row) for row in range(len(chunk))], embeddings=chunk)
@@ -48,7 +47,6 @@ class Chroma(Database):
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
         """Search; an exhaustive search is the same, as it compares the vectors themselves."""
-        del exhaustive
         ids, scores = _nearest(self._collection, query, k, self.order.similarity)
         return [int(name) if name.isdecimal() else name for name in ids], scores
 

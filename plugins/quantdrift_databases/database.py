@@ -51,6 +51,7 @@ class Database(SearchIndex):
         varies: why its answers differ from time to time; empty if they do not.
         rescores: whether it rescores the documents found by codes with the vectors themselves.
         opened: the stack of what to close before the folder is removed.
+        asked: the order's numbers for searching, without the limit.
     """
 
     package: str
@@ -62,7 +63,8 @@ class Database(SearchIndex):
     def __init__(self, order: Order) -> None:
         self.order, self.n_docs = order, len(order.documents)
         self.lossless = self.lossless and order.stored.startswith("float32")
-        self.returns = order.asked.get("limit", DEFAULT_LIMIT)
+        self.asked = dict(order.asked)
+        self.returns = self.asked.pop("limit", DEFAULT_LIMIT)
         self._short = 0
         self._said: list[str] = []
         self.opened = ExitStack()

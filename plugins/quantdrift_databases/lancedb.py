@@ -61,11 +61,10 @@ class LanceDB(Database):
 
     def ask(self, query: NDArray[np.float32], k: int, *, exhaustive: bool = False) -> Hits:
         """Search; an exhaustive search probes all partitions, with room for every document."""
-        asked = {"nprobes": _ALL, "ef": max(k, self.n_docs)} if exhaustive else dict(self.order.asked)
+        asked = {"nprobes": _ALL, "ef": max(k, self.n_docs)} if exhaustive else self.asked
         search = self._table.search(query, vector_column_name="vector").distance_type(self._distance).limit(k)
-        for key in ("nprobes", "ef", "refine_factor"):
-            if key in asked:
-                search = getattr(search, key)(asked[key])
+        for key, number in asked.items():
+            search = getattr(search, key)(number)
         found = search.select(["id", "_distance"]).to_arrow()
         return found["id"].to_pylist(), nearness(found["_distance"].to_numpy(), euclidean=self._distance == "l2")
 

@@ -55,8 +55,7 @@ class Milvus(Database):
         """Search; an exhaustive search probes all lists, with room for every document."""
         if k > _MOST:
             raise UnsupportedError(f"Milvus returns {_MOST:,} documents at most, and {k:,} are asked for")
-        params = dict(self.order.asked) if not exhaustive else {"nprobe": self.n_docs, "ef": self.n_docs}
-        params.pop("limit", None)
+        params = self.asked if not exhaustive else {"nprobe": self.n_docs, "ef": self.n_docs}
         found = self._client.search(
             _NAME, data=[query], limit=k, anns_field="vector", search_params={"params": params}
         )[0]

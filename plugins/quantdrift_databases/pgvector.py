@@ -60,8 +60,8 @@ class PgVector(Database):
         made = f"CREATE INDEX made ON documents USING {method} ({held} {compared.format(name)})"
         base.execute(made + (f" WITH ({settings})" if settings else ""))
         base.execute("SET enable_seqscan = off")
-        for key in order.asked.keys() - {"limit"}:
-            base.execute(f"SET {method}.{key} = {order.asked[key]}")
+        for key, number in self.asked.items():
+            base.execute(f"SET {method}.{key} = {number}")
         plan = base.execute(f"EXPLAIN {self._query()}", (written(order.documents[0]), 10)).fetchall()
         if not any("using made" in line for (line,) in plan):
             raise RuntimeError("its planner does not use the index")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from inspect import BoundArguments
 from itertools import chain
 from pathlib import Path
@@ -31,7 +31,6 @@ from quantdrift.harness import Outcome, carefully
 from quantdrift.models.inputs import Settings
 from quantdrift.runs.folder import now, read_run, write_run
 from quantdrift.statistics.estimates import finite
-from quantdrift_lm_eval.recording import Recording
 
 KEY = "quantdrift"
 """Key of the results for everything but rows of the table."""
@@ -39,6 +38,28 @@ REFERENCE = "drift_reference_"
 _OF_METRICS = (REFERENCE, "drift_right_to_wrong_", "drift_wrong_to_right_")
 _BYPASS = "bypass"
 """Metric of lm-eval's --predict_only, which rates no answer."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """The reference's answers and the times of stages, while lm-eval evaluates the candidate.
+
+    Attributes:
+        tasks: lm-eval's tasks by name.
+        needs_digest: whether the candidate's digest is needed.
+        answers: id of a request to the reference's answers, in order; requests live as long as their tasks.
+        seconds: time by stage.
+        candidate_fingerprint: the candidate's digest, once it is taken.
+        prepared: whether the candidate is calibrated.
+    """
+
+    tasks: Mapping[str, Any]
+    needs_digest: bool = False
+    answers: dict[int, list[Any]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    candidate_fingerprint: str | None = None
+    prepared: bool = False
+
 
 _tracker: ContextVar[Any] = ContextVar("quantdrift_lm_eval_tracker", default=None)
 

@@ -19,7 +19,7 @@ from lm_eval.models.huggingface import HFLM
 
 from quantdrift.base.display import clean, complain
 from quantdrift.base.errors import DataError, RunError, UnsupportedError
-from quantdrift.base.progress import progress_bars
+from quantdrift.base.progress import progress_bars, timed
 from quantdrift.builtin.sentence.work import reading_digest
 from quantdrift.candidate.calibration.sample import calibration_texts
 from quantdrift.candidate.pair import QuantizedPair
@@ -31,8 +31,8 @@ from quantdrift.models.loading import LoadLog, loading, refuse_unfit_tokenizer
 from quantdrift.models.store import digest_of
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import Spec, chooses, parse, parse_scheme
+from quantdrift_lm_eval.evaluation import Recording
 from quantdrift_lm_eval.hooks import on_evaluator_imported
-from quantdrift_lm_eval.recording import Recording
 
 EXAMPLE = "--model_args pretrained=NAME,scheme=W4-gptq"
 _REFUSED = (
@@ -123,13 +123,13 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
             with self.pair.candidate():
                 return list(run(requests, disable_tqdm=disable_tqdm))
         if not recorded.prepared:
-            with recorded.timed("calibration"):
+            with timed(recorded.seconds, "calibration"):
                 self._prepare([request for task in recorded.tasks.values() for request in task.instances])
             recorded.prepared = True
         self._sizes.clear()
         put_back = remembered()
         self._tell(f"both arms: {len(requests):,} {kind} requests")
-        with recorded.timed("reference"):
+        with timed(recorded.seconds, "reference"):
             for request, answer in zip(requests, run(requests, disable_tqdm=disable_tqdm), strict=True):
                 recorded.answers.setdefault(id(request), []).append(answer)
         put_back()
@@ -141,7 +141,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
                         f"the candidates of {self.spec} differ between ranks: calibration on different devices "
                         "gives different weights. Let the ranks share a cache (QUANTDRIFT_CACHE), or use rtn or hqq"
                     )
-            with recorded.timed("candidate"):
+            with timed(recorded.seconds, "candidate"):
                 return list(run(requests, disable_tqdm=disable_tqdm))
 
     def _prepare(self, requests: Sequence[Any]) -> None:

@@ -11,15 +11,14 @@ from quantdrift.asking.ask import files_of, stamp_of
 from quantdrift.base.display import in_one_line
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.candidate.calibration.sample import calibration_texts
-from quantdrift.candidate.methods import methods_of
+from quantdrift.candidate.pair import methods_of
 from quantdrift.metrics.keys import harness_metrics
-from quantdrift.models.adapters import merge_adapters
 from quantdrift.models.files.checkpoint import full_precision_source
 from quantdrift.models.files.kinds import is_cross_encoder, is_multi_vector, is_sparse, model_json
 from quantdrift.models.files.named import ModelSource
 from quantdrift.models.files.packaged import PACKAGED
 from quantdrift.models.layers import modules_of
-from quantdrift.models.loading import Reads, loading, try_text
+from quantdrift.models.loading import Reads, loading, merge_adapters, try_text
 from quantdrift.models.vetting import refuse_unsaid_pooling
 from quantdrift.spec.grammar import Spec
 from quantdrift_mteb.pairs import make_pair

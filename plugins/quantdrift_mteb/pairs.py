@@ -158,7 +158,6 @@ class PairedSearcher(MtebPair):
     """A pair of late-interaction models, which are searches to mteb."""
 
     def _searcher(self, model: Any) -> Any:
-        del model
         return copy(self.base)  # a searcher keeps its corpus
 
 

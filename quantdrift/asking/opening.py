@@ -17,8 +17,7 @@ from quantdrift.builtin.cross_encoder.work import CrossEncoderModel
 from quantdrift.builtin.sentence.work import SentenceEncoder, choose_prompts, differences, pick_device
 from quantdrift.candidate.calibration.sample import calibration_texts
 from quantdrift.candidate.checkpoint import candidate_source, load_checkpoint, load_stored_classifier
-from quantdrift.candidate.methods import methods_of
-from quantdrift.candidate.pair import Model, Pair, QuantizedPair, TwoModels
+from quantdrift.candidate.pair import Model, Pair, QuantizedPair, TwoModels, methods_of
 from quantdrift.candidate.tried import embedded
 from quantdrift.data.images import Kind, contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset, Labelled, told_apart

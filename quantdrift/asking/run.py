@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from quantdrift.asking.ask import libraries, parts_of
 from quantdrift.asking.opening import Opened
 from quantdrift.base.display import note, shown
-from quantdrift.base.progress import Progress
+from quantdrift.base.progress import Progress, timed
 from quantdrift.base.text import some
 from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.candidate.pair import Pair
@@ -68,7 +69,7 @@ def measure(pair: Pair, reading: Reading, *, settings: Settings, store: Embeddin
     flow = Flow(pair=pair, settings=settings, store=store, progress=progress)
     ready, fingerprint = flow.ready(reading), pair.fingerprint
     reference = flow.reference(ready, fingerprint)
-    with flow.timed("allocation", pair.needs_widths):
+    with timed(flow.seconds, "allocation") if pair.needs_widths else nullcontext():
         choose_widths(flow, ready, reference)
     return flow.measure(ready, reference, fingerprint)
 

@@ -17,8 +17,7 @@ from quantdrift.base.registry import imported
 from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.candidate.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.candidate.calibration.sample import calibration_texts
-from quantdrift.candidate.methods import methods_of
-from quantdrift.candidate.pair import QuantizedPair
+from quantdrift.candidate.pair import QuantizedPair, methods_of
 from quantdrift.candidate.quantized import QuantizedWeight
 from quantdrift.candidate.refusals import refuse_uncalibrated
 from quantdrift.data.retrieval import RetrievalDataset

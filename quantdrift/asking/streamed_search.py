@@ -26,8 +26,7 @@ from quantdrift.base.progress import Progress, Silent
 from quantdrift.base.records import bytes_digest, parse_json
 from quantdrift.candidate.calibration.in_order import LayerCandidate
 from quantdrift.candidate.calibration.sample import calibration_texts
-from quantdrift.candidate.methods import methods_of
-from quantdrift.candidate.pair import Pair, QuantizedPair
+from quantdrift.candidate.pair import Pair, QuantizedPair, methods_of
 from quantdrift.data.retrieval import on_own_ids, own_documents, own_rows
 from quantdrift.data.streamed import ByPosition, Score, Shard, StreamedDataset, Workers
 from quantdrift.evidence.record import Noise

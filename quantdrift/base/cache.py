@@ -59,10 +59,10 @@ def read_cache(path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool
     except MemoryError:  # nothing is wrong with the file
         raise
     except OSError as error:  # the file may be fine
-        say(f"{path} cannot be read ({error.strerror}): made again")
+        complain(clean(f"{path} cannot be read ({error.strerror}): made again"))
         return None
     except Exception as error:  # numpy, zipfile and safetensors have errors of their own
-        say(f"{path} is damaged, or of an earlier version ({error}): removed, and made again")
+        complain(clean(f"{path} is damaged, or of an earlier version ({error}): removed, and made again"))
         with suppress(OSError):
             path.unlink(missing_ok=True)
         return None
@@ -73,11 +73,6 @@ def _without_checksum(whole: memoryview) -> memoryview:
     if whole[-CHECKSUM:] != _MARK + bytes_digest(content).encode() + b"\n":
         raise ValueError("its digest is missing, or of something else")
     return content
-
-
-def say(what: str) -> None:
-    """Print one line on standard error; Python's warnings could be turned into errors by whoever runs us."""
-    complain(clean(what))
 
 
 # --- arrays -----------------------------------------------------------------------------------

@@ -136,10 +136,8 @@ def code(text: str) -> str:
         return ""
     if "`" not in line and "|" not in line:
         return f"`{line}`"
-    signs = (
-        sign if sign.isalnum() or sign == " " else f"&#{ord(sign)};"  # no sign is left to mark up
-        for sign in line
-    )
+    # no sign is left to mark up
+    signs = (sign if sign.isalnum() or sign == " " else f"&#{ord(sign)};" for sign in line)
     # an address would still become a link; an invisible tag inside it prevents that
     return "<code>" + "".join(signs).replace("&#64;", "&#64;<wbr>") + "</code>"
 

@@ -75,9 +75,8 @@ def extras_named(*, needed_for: str, extra: str | None = None, packages: Iterabl
             raise
         else:
             package = _PACKAGES.get(module, module.replace("_", "-"))
-        if (
-            "." in str(error.name) and sys.modules.get(module) is not None
-        ):  # the package is installed, but has no such module
+        # the package is installed, but has no such module
+        if "." in str(error.name) and sys.modules.get(module) is not None:
             raise UnsupportedError(
                 f"{needed_for} names {shown(str(error.name))}, which {package} {version_of(package)} does not have; "
                 "expected a module of it, or another version"

@@ -1,5 +1,6 @@
 """Progress of long work, on standard error so that standard output holds only results."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -13,6 +14,16 @@ class Progress(Protocol):
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
         """Show one stage of `total` steps; the block gets a function to call with the number of new steps."""
+
+
+@contextmanager
+def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    """Add the time of a block to that of a stage, in seconds."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[stage] = round(seconds.get(stage, 0.0) + time.perf_counter() - start, 3)
 
 
 class Silent:

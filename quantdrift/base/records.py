@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, ClassVar, Self, TypeVar
 
@@ -173,10 +173,11 @@ def texts_digest(texts: Iterable[str], *, size: int = 20) -> str:
     return digest.hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """A digest of a file's bytes, 40 hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+def file_digest(path: Path, *, size: int = 20) -> str:
+    """A digest of a file's bytes, `size` bytes as hex digits; raises as `open_file`."""
+    with open_file(path) as opened:
+        stream: Any = opened
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=size)).hexdigest()
 
 
 def read_bytes(path: Path, *, digest: str | None = None, limit: int | None = None) -> bytes:
@@ -335,6 +336,9 @@ def problem_of(error: ValidationError) -> str:
 
 # --- writing ----------------------------------------------------------------------------------
 
+_UNDONE = "; nothing was left behind. Free some space or choose another place"
+"""The end of the message where a write has failed."""
+
 
 def check_writable(path: Path, *, what: str) -> None:
     """Raise a RunError unless `what` ("the run") can be written at a place, before hours are spent on it."""
@@ -351,7 +355,7 @@ def check_writable(path: Path, *, what: str) -> None:
 
 def write_text(path: Path, text: str, *, what: str) -> None:
     """Write a text file whole, replacing an earlier one."""
-    with _complaints(path, what), whole_file(path) as partial:
+    with refusals(f"{what} was not written to {path}", _UNDONE), whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
@@ -388,7 +392,7 @@ def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
     nothing is left of it and the place is as it was. What a kill leaves is hidden, and removed by whoever writes here
     next. Whether what is there may go has to be checked before. A link to a folder stays one.
     """
-    with _complaints(path, what), ExitStack() as held:
+    with refusals(f"{what} was not written to {path}", _UNDONE), ExitStack() as held:
         place = Path(os.path.realpath(path))
         place.parent.mkdir(parents=True, exist_ok=True)
         clear_dead(place.parent, place.name)
@@ -513,12 +517,6 @@ def _sync(path: Path) -> None:
             raise
     finally:
         os.close(handle)
-
-
-def _complaints(path: Path, what: str) -> AbstractContextManager[None]:
-    """Turn errors of the disk into one that says what to do."""
-    then = "; nothing was left behind. Free some space or choose another place"
-    return refusals(f"{what} was not written to {path}", then)
 
 
 @contextmanager

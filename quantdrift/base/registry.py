@@ -8,14 +8,13 @@ as built in.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from pkgutil import iter_modules
 from traceback import extract_tb, walk_tb
-from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
@@ -49,6 +48,7 @@ def imported(where: str) -> Any:
     return getattr(import_module(module), name)
 
 
+@dataclass(eq=False)
 class Registry(Mapping[str, Entry], Generic[Entry]):
     """Parts of one kind by name: those of quantdrift's modules, and those of a group of entry points.
 
@@ -60,7 +60,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     Attributes:
         group: name of the group of entry points, e.g. "quantdrift.features".
-        within: the packages with quantdrift's own modules.
+        package: the packages with quantdrift's own modules, or the only one.
         attribute: name of the object in each module.
         kind: the class of the parts.
         joint: the character that replaces "_" in names.
@@ -69,29 +69,25 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         broken: name of each entry point that cannot be used, and the reason.
     """
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        package: str | tuple[str, ...] = (),
-        attribute: str = "",
-        kind: type[Entry],
-        joint: str = "-",
-        own: Mapping[str, Entry] = MappingProxyType({}),
-        clash: Callable[[Mapping[str, Entry], Entry], str | None] = lambda *_: None,
-    ) -> None:
-        self.group, self.attribute, self.kind, self.joint = group, attribute, kind, joint
-        self.within = (package,) if isinstance(package, str) else package
-        self.own, self.clash = own, clash
-        self.broken: dict[str, str] = {}
-        REGISTRIES[group] = self
+    group: str
+    _: KW_ONLY
+    package: str | tuple[str, ...] = ()
+    attribute: str = ""
+    kind: type[Entry]
+    joint: str = "-"
+    own: Mapping[str, Entry] = field(default_factory=dict)
+    clash: Callable[[Mapping[str, Entry], Entry], str | None] = lambda *_: None
+    broken: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        REGISTRIES[self.group] = self
 
     @cached_property
     def _ours(self) -> dict[str, str]:
         """The built-in parts by name, each as a module or as "module:object"."""
         modules = {
             module.name.replace("_", self.joint): f"{package}.{module.name}"
-            for package in self.within
+            for package in ((self.package,) if isinstance(self.package, str) else self.package)
             for module in iter_modules(import_module(package).__path__)
         }
         optional = {point.name: point.value for point in _optional() if point.group == self.group}

@@ -59,14 +59,12 @@ class ForeignModule(nn.Module):
         config: config of the original model.
         kernels: operators that compute the quantized layers, with their numbers.
         libraries: libraries that compute it, with their versions.
-        provider: the part of the library that computes it, for a fingerprint.
         facts: further entries of a record, as JSON values.
     """
 
     config: PretrainedConfig
     kernels: Mapping[str, int]
     libraries: Mapping[str, str]
-    provider: str
     facts: Mapping[str, Any]
 
     def computed(self) -> dict[str, Any]:
@@ -161,8 +159,8 @@ class _Stored(LoadedModel):
             weight = getattr(module, "weight", None)
             special = isinstance(weight, Tensor) and type(weight) not in {Tensor, nn.Parameter}
             kernels[type(module).__name__ + (f" of {type(weight).__name__}" if special else "")] += 1
-        packages, _ = packages_for(self.checkpoint.method)
-        libraries = {package: version_of(package) or "not installed" for package in packages}
+        names = [package.name for package in packages_for(self.checkpoint.method)]
+        libraries = {name: version_of(name) or "not installed" for name in names}
         return {"kernels": dict(kernels), "libraries": libraries}
 
 
@@ -246,7 +244,7 @@ def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
 
     Some print a greeting on standard output, which may hold a record, and some set the precision of float32 products.
     """
-    loud = "gptqmodel" in packages_for(checkpoint.method)[0]
+    loud = "gptqmodel" in [package.name for package in packages_for(checkpoint.method)]
     with float32_products(), redirect_stdout(io.StringIO()), silenced(import_gptqmodel()[1]) if loud else nullcontext():
         yield
 
@@ -362,22 +360,9 @@ def completed(checkpoint: Checkpoint, stored: StoredLayers) -> dict[str, Any]:
 # --- classifiers ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class StoredClassifier(_Stored, Classifier):
-    """A classifier loaded from a checkpoint."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of all that decides its logits: weights, settings, tokenizer, and the libraries of a graph."""
-        parts = [weights_fingerprint(self.modules), self.description, *self.classes]
-        if (foreign := self.foreign) is not None:
-            parts += [*foreign.libraries.values(), foreign.provider]
-        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
-
-    def describe(self) -> dict[str, Any]:
-        """Return what a run records of how it is quantized, as JSON values."""
-        described = {**self.checkpoint.describe(), "notes": list(self.notes)}
-        return described if self.foreign is None else {**described, **self.foreign.computed()}
+    """A classifier loaded from a checkpoint; `layers` are the packed ones."""
 
 
 def load_stored_classifier(checkpoint: Checkpoint, *, device: torch.device) -> StoredClassifier:

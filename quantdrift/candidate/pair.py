@@ -22,10 +22,10 @@ from quantdrift.base.records import bytes_digest
 from quantdrift.builtin.classifier.work import Classifier
 from quantdrift.builtin.cross_encoder.work import CrossEncoderModel
 from quantdrift.candidate.calibration.candidate import make_layers, summary, widths_for
-from quantdrift.candidate.calibration.in_order import LayerCandidate, put_in_place
-from quantdrift.candidate.calibration.made import MadeLayers
+from quantdrift.candidate.calibration.in_order import LayerCandidate, MadeLayers, put_in_place
 from quantdrift.candidate.calibration.sample import Sample, draw_sample
-from quantdrift.candidate.methods import method_at, methods_of, stored_allocation
+from quantdrift.candidate.quantized import LayerQuantizer
+from quantdrift.candidate.refusals import refuse_missing_library, refuse_settings
 from quantdrift.candidate.stages import model_stages
 from quantdrift.candidate.tried import try_parts
 from quantdrift.kinds.quantizer import QUANTIZERS
@@ -38,10 +38,10 @@ from quantdrift.models.loading import refuse_unfit_tokenizer
 from quantdrift.models.model import EmbeddingModel
 from quantdrift.models.server import EndpointEncoder
 from quantdrift.models.weights import runtime_of, saved_weights, weights_fingerprint
-from quantdrift.scheme import POSSIBLE_BITS, Scheme
+from quantdrift.scheme import FULL_BITS, POSSIBLE_BITS, Scheme
 from quantdrift.scoring.similarity import Similarity
 from quantdrift.scoring.stages import VectorStage, vector_stages
-from quantdrift.spec.grammar import calibrates, parse_scheme
+from quantdrift.spec.grammar import at_width, calibrates, parse_scheme
 
 Arm = Literal["reference", "candidate"]
 Model = EmbeddingModel | Classifier | CrossEncoderModel | EndpointEncoder
@@ -71,6 +71,9 @@ class QuantizedPair:
         made: the calibrated layers; None if there are none.
         encoder: runs the model when the pair is measured; callers may replace it.
         notes: sentences about the model for the output of a run.
+        query_only: whether documents stay at the reference.
+        needs_calibration: whether the candidate depends on calibration inputs, which `prepare` then needs.
+        by_batch: whether the candidate's result for an input can depend on the other inputs of its batch.
     """
 
     def __init__(
@@ -106,6 +109,8 @@ class QuantizedPair:
         for module in self.modules:
             refuse_unfit_tokenizer(module, name)
         self.name, self.scheme, self.encoder = name, scheme, encoder
+        self.query_only, self.needs_calibration = scheme.query_only, calibrates(scheme)
+        self.by_batch = any(stage.in_(scheme) and stage.depends_on_batch(scheme) for stage in STAGES.values())
         self.notes: tuple[str, ...] = tuple(getattr(encoder, "notes", ()))
         self.layers, self.left_out = quantizable_layers(self.modules, name, scheme)
         self.stages = model_stages(scheme, self)
@@ -137,21 +142,6 @@ class QuantizedPair:
     def identify(self) -> dict[str, Any]:
         """Return the origin of the model for the record of a run, as JSON values."""
         return {"canonical": self.encoder.source.canonical, "kind": self.encoder.source.kind}
-
-    @property
-    def query_only(self) -> bool:
-        """Whether documents stay at the reference."""
-        return self.scheme.query_only
-
-    @property
-    def by_batch(self) -> bool:
-        """Whether the candidate's result for an input can depend on the other inputs of its batch."""
-        return any(stage.in_(self.scheme) and stage.depends_on_batch(self.scheme) for stage in STAGES.values())
-
-    @property
-    def needs_calibration(self) -> bool:
-        """Whether the candidate depends on calibration inputs, which `prepare` then needs."""
-        return calibrates(self.scheme)
 
     @property
     def needs_widths(self) -> bool:
@@ -356,14 +346,12 @@ class QuantizedPair:
 
     def bits(self, widths: Sequence[int] | None = None) -> BitsReport:
         """Return bits per weight of the candidate, or of other widths."""
-        scheme = self.scheme
+        overhead = QUANTIZERS[self.scheme.quantizer].overhead_bits
         return count_bits(
             self.modules,
             self.layers,
             self._chosen() if widths is None else widths,
-            scale_bits=lambda rows, columns: QUANTIZERS[scheme.quantizer].overhead_bits(
-                rows, columns, scheme.group_size
-            ),
+            scale_bits=lambda rows, columns: overhead(rows, columns, self.scheme.group_size),
             beside=self._beside(),
         )
 
@@ -391,6 +379,13 @@ class TwoModels:
     """Two models, one of which is in place at a time, with the interface of a `QuantizedPair`.
 
     There are no widths to choose and nothing to calibrate.
+
+    Attributes:
+        models: the reference and the candidate.
+        encoder: the one that is in place.
+        layers: names of the candidate's quantized layers; None if unknown.
+        bits: returns bits per weight of the candidate; None if unknown.
+        describe: describes the candidate, as JSON values for the record of a run.
     """
 
     query_only = needs_widths = needs_calibration = False
@@ -401,20 +396,11 @@ class TwoModels:
     def __init__(self, reference: Model, candidate: Model, *, device: torch.device) -> None:
         """Pair two models, which both keep their weights."""
         self.reference, self.candidate_model, self.device = reference, candidate, device
-        self.encoder: Model = reference
+        self.models, self.encoder, self.layers = (reference, candidate), reference, candidate.layers
+        self.by_batch, self.bits, self.describe = candidate.by_batch, candidate.bits, candidate.describe
         self.similarity: Similarity = reference.similarity or candidate.similarity or Similarity.COSINE
         self._linears = find_linears(reference.modules)
         self._reached: set[str] = set()
-
-    @property
-    def models(self) -> tuple[Model, Model]:
-        """The models of both arms."""
-        return self.reference, self.candidate_model
-
-    @property
-    def by_batch(self) -> bool:
-        """Whether the candidate's result for an input can depend on the other inputs of its batch."""
-        return self.candidate_model.by_batch
 
     def identify(self) -> dict[str, Any]:
         """Return the origin of both models for the record of a run, as JSON values."""
@@ -424,11 +410,6 @@ class TwoModels:
     def notes(self) -> tuple[str, ...]:
         """Notes on both models."""
         return (*self.reference.notes, *self.candidate_model.notes)
-
-    @property
-    def layers(self) -> Sequence[str] | None:
-        """Names of the candidate's quantized layers; None if unknown."""
-        return self.candidate_model.layers
 
     @property
     def never_reached(self) -> list[str] | None:
@@ -477,13 +458,31 @@ class TwoModels:
         finally:
             self.encoder = self.reference
 
-    def bits(self) -> BitsReport | None:
-        """Return bits per weight of the candidate; None if unknown."""
-        return self.candidate_model.bits()
-
-    def describe(self) -> dict[str, Any]:
-        """Describe the candidate, as JSON values for the record of a run."""
-        return self.candidate_model.describe()
-
 
 Pair = QuantizedPair | TwoModels
+
+
+# --- the methods of a scheme; a method's module is loaded when it is needed -------------------------
+
+
+def methods_of(scheme: Scheme) -> dict[int, LayerQuantizer | None]:
+    """Map every width that the scheme's layers may have to its method; 16 bits to None."""
+    refuse_settings(scheme)
+    refuse_missing_library(scheme)
+    methods = {bits: method_at(scheme, bits) for bits in scheme.widths}
+    stored_allocation(scheme)  # read early, as errors would otherwise come after the reference has run
+    return methods
+
+
+def method_at(scheme: Scheme, bits: int) -> LayerQuantizer | None:
+    """Return the method of a scheme at another width; None for 16 bits."""
+    if bits == FULL_BITS:
+        return None
+    method: LayerQuantizer = QUANTIZERS[scheme.quantizer].method(at_width(scheme, bits))
+    return method
+
+
+def stored_allocation(scheme: Scheme) -> Allocation | None:
+    """Read the allocation that `+allocation=` names; None without that option."""
+    given = scheme.option("allocation")
+    return None if given is None else Allocation.read(Path(given).expanduser())

@@ -8,22 +8,20 @@ import torch
 from torch import Tensor
 
 
-def n_groups(in_features: int, group_size: int | None) -> int:
-    """Return the number of groups in a row; the last may be shorter.
+def in_groups(matrix: Tensor, group_size: int | None) -> Tensor:
+    """Divide the last dimension into groups, [..., n_groups, group_size]; zeros fill up the last one.
 
-    >>> n_groups(384, 128), n_groups(100, 64), n_groups(384, None)
-    (3, 2, 1)
+    >>> in_groups(torch.ones(2, 100), 64).shape, in_groups(torch.ones(2, 100), None).shape
+    (torch.Size([2, 2, 64]), torch.Size([2, 1, 100]))
     """
-    return 1 if group_size is None else -(-in_features // group_size)
+    size = group_size or matrix.shape[-1]
+    padded = torch.nn.functional.pad(matrix, (0, -matrix.shape[-1] % size))
+    return padded.view(*matrix.shape[:-1], -1, size)
 
 
 def group_absmax(weight: Tensor, group_size: int | None) -> Tensor:
     """Return the largest absolute weight of every group of input weights, [out_features, n_groups]."""
-    in_features = weight.shape[1]
-    size = group_size or in_features
-    missing = n_groups(in_features, group_size) * size - in_features
-    padded = torch.nn.functional.pad(weight.abs(), (0, missing))  # zeros never are the maximum
-    return padded.view(len(weight), -1, size).amax(dim=2)
+    return in_groups(weight.abs(), group_size).amax(dim=2)
 
 
 def spread(per_group: Tensor, in_features: int, group_size: int | None) -> Tensor:

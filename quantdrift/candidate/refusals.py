@@ -46,6 +46,13 @@ def refuse_settings(scheme: Scheme) -> None:
         raise UnsupportedError(f"{backend} does no {scheme.quantizer}; expected +backend={' or '.join(packages)}")
 
 
+def refuse_missing_library(scheme: Scheme) -> None:
+    """Refuse a scheme whose quantizer needs a package that is not installed."""
+    packages, backend = QUANTIZERS[scheme.quantizer].packages, scheme.option("backend")
+    named = [package for package in packages if package.name == backend]
+    refuse_missing(named or packages[:1], needed_for=str(scheme))
+
+
 # --- pairs, specs and data ------------------------------------------------------------------------
 
 
@@ -79,9 +86,7 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, 
 def check_spec(spec: Spec, *, loaded: bool = False) -> None:
     """Refuse a spec that cannot be measured on any data."""
     refuse_settings(spec.scheme)
-    packages, backend = QUANTIZERS[spec.scheme.quantizer].packages, spec.scheme.option("backend")
-    named = [package for package in packages if package.name == backend]
-    refuse_missing(named or packages[:1], needed_for=str(spec.scheme))
+    refuse_missing_library(spec.scheme)
     calibration_texts(spec.scheme)
     for stage in STAGES.values():
         if stage.in_(spec.scheme):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from quantdrift.base.progress import Progress
-    from quantdrift.candidate.calibration.made import MadeLayers
+    from quantdrift.candidate.calibration.in_order import MadeLayers
     from quantdrift.models.bits import StoredBits
     from quantdrift.models.layers import LinearLayer
     from quantdrift.scheme import Scheme
@@ -81,7 +81,6 @@ class ModelStage:
 
     def prepared(self, made: MadeLayers, *, root: Path | None, progress: Progress) -> MadeLayers:
         """Fit the stage to the sample that the layers were calibrated on; return the layers with its changes."""
-        del root, progress
         return made
 
     def key(self) -> str | None:

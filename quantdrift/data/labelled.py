@@ -186,9 +186,8 @@ def _parts(place: Path) -> tuple[Kind, dict[str, Callable[[], Labelled]]]:
         with _opened(place) as arrays:
             names = [name.removeprefix("x_") for name in arrays if name.startswith("x_")]
         return "image", {name: partial(_read_arrays, place, name) for name in names}
-    entries = (
-        sorted(place.iterdir(), reverse=True) if place.is_dir() else []
-    )  # so that a plain file replaces a gzipped one
+    # in this order, a plain file replaces a gzipped one
+    entries = sorted(place.iterdir(), reverse=True) if place.is_dir() else []
     files = {file.name.removesuffix(".gz"): file for file in entries}
     texts = {name.removesuffix(".jsonl"): file for name, file in files.items() if name.endswith(".jsonl")}
     if "corpus" in texts:

@@ -175,7 +175,6 @@ class StreamedDataset:
 
     def workers(self, engine: str, n: int | None) -> Workers | None:
         """The workers that score the shards, for `--engine` and `--workers`; None for this process alone."""
-        del engine, n
         return None
 
 

@@ -190,10 +190,8 @@ def ties_for_first(
         Three int64 [n_inputs], by each arm's own scores, 0 if there are none; and bool [n_inputs], whether a truncated
         list consists of such items alone, so that there may be more.
     """
-    arms = (
-        (evidence.reference_top.items, evidence.reference_top.reference_scores),
-        (evidence.candidate_top.items, evidence.candidate_top.candidate_scores),
-    )
+    reference, candidate = evidence.reference_top, evidence.candidate_top
+    arms = ((reference.items, reference.reference_scores), (candidate.items, candidate.candidate_scores))
     more = (evidence.n_items > evidence.depth) | (evidence.deltas == "listed")
     first = [scores == scores[:, :1] for _, scores in arms]
     sizes = [ties.sum(axis=1) for ties in first]

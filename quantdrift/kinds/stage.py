@@ -117,11 +117,9 @@ class Stage:
 
     def in_(self, scheme: Scheme) -> bool:
         """Whether a scheme has the stage."""
-        return (
-            any(key in self.options for key, _ in scheme.options)
-            if self.is_present is None
-            else self.is_present(scheme)
-        )
+        if self.is_present is not None:
+            return self.is_present(scheme)
+        return any(key in self.options for key, _ in scheme.options)
 
     def make(self, *arguments: Any) -> Any:
         """Make the object that does the stage's work for one candidate."""

@@ -1,8 +1,7 @@
 """The flow of a measurement: both arms of a pair encode the inputs, and a reading turns the outputs into evidence."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.display import clean
 from quantdrift.base.errors import DataError, ServerError, UnsupportedError
-from quantdrift.base.progress import Progress
+from quantdrift.base.progress import Progress, timed
 from quantdrift.base.text import some
 from quantdrift.candidate.pair import Pair, QuantizedPair
 from quantdrift.evidence import perturbation
@@ -117,7 +116,6 @@ class Reading:
 
     def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Evidence:
         """Return the record per input; `candidate` are the outputs that the state came from."""
-        del candidate
         return assemble(
             state, input_ids=self.ids, item_ids=self.item_ids, qrels=self.qrels, noise=noise, depth=self.depth
         )
@@ -183,7 +181,7 @@ class Flow:
         `fingerprint` is the digest of the reference's weights, which takes seconds to compute for a large model.
         """
         pair = self.pair
-        with self.timed("calibration", pair.needs_calibration):
+        with timed(self.seconds, "calibration") if pair.needs_calibration else nullcontext():
             self.calibrate(reading)
         with pair.candidate():
             weights = pair.candidate_fingerprint()
@@ -274,18 +272,8 @@ class Flow:
     @contextmanager
     def stage(self, name: str, shown: str, total: int) -> Iterator[Callable[[int], None]]:
         """Show a stage of `total` steps and record its time under `name`."""
-        with self.timed(name), self.progress.stage(shown, total) as tell:
+        with timed(self.seconds, name), self.progress.stage(shown, total) as tell:
             yield tell
-
-    @contextmanager
-    def timed(self, name: str, needed: bool = True) -> Iterator[None]:
-        """Record the time of a block under `name`."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            if needed:
-                self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - start, 3)
 
     def vectors(self, side: Inputs, arm: str, weights: str, what: str) -> Any:
         """Encode one side by the arm that is in place, whose weights have the digest `weights`."""

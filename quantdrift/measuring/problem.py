@@ -143,6 +143,10 @@ class Setting:
         assert self.problem is not None  # a caller has checked that there is one
         return self.problem
 
+    def once(self, name: str, measure: Callable[[], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Return the array of a name for these widths; measure and keep it if it is missing."""
+        return self.kept.get(f"{name}-{'-'.join(map(str, self.widths))}", measure)
+
 
 def draw_queries(
     n_queries: int, *, wanted: int, seed: int = 0, held_out: NDArray[np.int64] | None = None

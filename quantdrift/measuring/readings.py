@@ -272,7 +272,6 @@ class Classes(Reading):
 
         gap_c = logit of the reference's first class - logit of its class c + 1, for at most `n_contenders` classes.
         """
-        del reference
         assert self.train is not None  # whoever chose them has looked
         inputs, size, logits = self.train.part(chosen), flow.settings.batch_size, self.read_by.graph
         outputs = flow.run(inputs, np.arange(len(chosen)), size)
@@ -300,7 +299,6 @@ class Classes(Reading):
 
     def shown(self, side: Inputs) -> str:
         """Return the split of the data and the kind of outputs."""
-        del side
         return f"{self.split} {self.what}"
 
     def ready(self, flow: Flow) -> Self:
@@ -352,12 +350,10 @@ class Classes(Reading):
 
     def rerun(self, state: ScoreState, rows: Rows, depth: int = NOISE_DEPTH) -> tuple[Rows, ...]:
         """The inputs."""
-        del state, depth
         return (rows,)
 
     def noise(self, state: ScoreState, once: Arms, again: Arms, rows: Rows, depth: int = NOISE_DEPTH) -> Noise:
         """Compare the first class in both runs."""
-        del state, depth
         first, second = self.read_by.logits(once[0][rows]), self.read_by.logits(again[0])
         epsilon = np.abs(first.astype(np.float64) - second).max(axis=1).astype(np.float32)
         return Noise(flips=first.argmax(axis=1) != second.argmax(axis=1), epsilon=epsilon)
@@ -440,7 +436,6 @@ class Shortlist(Reading):
 
     def ready(self, flow: Flow) -> Self:
         """Refuse shortlists without a document."""
-        del flow
         if not len(self.document_rows):
             raise DataError("nothing to rerank: the shortlists hold no document")
         return self

@@ -50,9 +50,16 @@ class LinearLayer:
     @property
     def weight(self) -> Tensor:
         """The matrix [out_features, in_features], a view: writing to it changes the model."""
-        matrix = self.parameter.detach()
-        if self.expert is not None:
-            matrix = matrix[self.expert]
+        return self.part(self.parameter.detach())
+
+    @property
+    def owners(self) -> dict[Tensor, None]:
+        """The parameters that hold the weight: several where layers are tied by equal memory."""
+        return dict.fromkeys([self.parameter, *(module.get_parameter("weight") for module in self.modules)])
+
+    def part(self, tensor: Tensor) -> Tensor:
+        """The view [out_features, in_features] of this layer in a tensor of the parameter's shape."""
+        matrix = tensor if self.expert is None else tensor[self.expert]
         return matrix.t() if self.transposed else matrix
 
 

@@ -241,6 +241,24 @@ def on_rules(model: Any, name: str, revision: str | None = None) -> list[str]:
     return []
 
 
+def merge_adapters(module: nn.Module) -> list[str]:
+    """Merge every LoRA adapter of peft into its base layer, which takes its place; return the adapters' names."""
+    if not any(hasattr(part, "lora_A") for part in module.modules()):
+        return []
+    from peft.tuners.tuners_utils import BaseTunerLayer  # noqa: PLC0415 -- it made these layers
+
+    names: dict[str, None] = {}
+    for path, part in list(module.named_modules()):
+        if isinstance(part, BaseTunerLayer):
+            part.merge(safe_merge=True)
+            names |= dict.fromkeys(part.merged_adapters)
+            module.set_submodule(path, part.get_base_layer())
+    for part in module.modules():
+        if getattr(part, "_hf_peft_config_loaded", False):
+            part._hf_peft_config_loaded = False  # type: ignore[assignment]  # a flag of transformers
+    return list(names)
+
+
 # --- which weights were read ----------------------------------------------------------------------
 
 

@@ -93,5 +93,4 @@ class EmbeddingModel(LoadedModel, Encoder):
 
     def prompt(self, role: str) -> str:
         """Return the text that it puts before every text of a role."""
-        del role
         return ""

@@ -243,16 +243,12 @@ class EndpointEncoder(ServerModel):
     similarity: ClassVar[None] = None
     layers: ClassVar[Sequence[str] | None] = None
     by_batch: ClassVar[bool] = True
+    runtime: ClassVar[dict[str, str]] = {}  # no library here decides the embeddings
 
     @property
     def fingerprint(self) -> str:
         """The digest of its embeddings of fixed texts; their last bits do not change it."""
         return self.identity.fingerprint
-
-    @property
-    def runtime(self) -> dict[str, str]:
-        """Empty, as no library here decides the embeddings."""
-        return {}
 
     def bits(self) -> None:
         """Return None: bits are unknown for a model on a server."""
@@ -290,10 +286,8 @@ def open_endpoint(endpoint: Endpoint, servers: Servers, *, root: Path | None) ->
         identity = identify(lambda texts: in_halves(client.embed, texts, range(len(texts))), endpoint, root)
     except OneInputError as error:
         raise ServerError(f"{error.where}: asked for {SENTENCES[error.number]!r}, {error.reason}") from error
-    since = identity.changed_since
-    changed = (
-        ()
-        if since is None
-        else (f"another model answers to {endpoint} than on {since}; embeddings of the earlier model are not used",)
-    )
-    return EndpointEncoder(client=client, identity=identity, concurrency=servers.concurrency, notes=changed)
+    model = EndpointEncoder(client=client, identity=identity, concurrency=servers.concurrency)
+    if (since := identity.changed_since) is not None:
+        note = f"another model answers to {endpoint} than on {since}; embeddings of the earlier model are not used"
+        model.notes = (note,)
+    return model

@@ -19,7 +19,7 @@ from quantdrift.base.cache import array_in, cache_file, read_cache
 from quantdrift.base.errors import ScoreError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.paths import cache_dir, cache_is_off
-from quantdrift.base.records import bytes_digest, refusals, texts_digest
+from quantdrift.base.records import bytes_digest, parse_json, refusals, texts_digest
 from quantdrift.scoring.ragged import Ragged
 
 # --- Room on disk, reserved before it is written to ----------------------------------------------
@@ -112,6 +112,22 @@ def keeping(folder: Path) -> AbstractContextManager[None]:
         "disk, or use --no-cache"
     )
     return refusals(f"nothing can be kept in {folder}", then)
+
+
+def keep_tensors(path: Path, tensors: Any, facts: object) -> None:
+    """Keep tensors by name, and facts as JSON, in a file of the cache; RunError if the disk is full."""
+    from safetensors.torch import save_file  # noqa: PLC0415 -- comes with transformers
+
+    with keeping(path.parent), cache_file(path) as partial:
+        save_file(tensors, partial, metadata={"facts": json.dumps(facts)})
+
+
+def tensors_in(content: memoryview) -> tuple[dict[str, Any], Any]:
+    """Return the tensors and the facts that `keep_tensors` wrote."""
+    from safetensors.torch import load  # noqa: PLC0415 -- as above
+
+    header: Any = parse_json(bytes(content[8 : 8 + int.from_bytes(content[:8], "little")]))
+    return load(bytes(content)), parse_json(header["__metadata__"]["facts"])
 
 
 def _in_memory(

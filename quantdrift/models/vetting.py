@@ -27,15 +27,8 @@ TRANSFORMER_FILES = tuple(
 """Files with the settings of a transformer; sentence-transformers takes the first that exists."""
 MODEL_FILE = "config_sentence_transformers.json"
 ADAPTER_FILE = "adapter_config.json"
-SETTINGS_FILES = (
-    "config.json",
-    "tokenizer_config.json",
-    "processor_config.json",
-    "preprocessor_config.json",
-    "video_preprocessor_config.json",
-    "generation_config.json",
-    "quantize_config.json",
-)
+_SETTING = ("tokenizer", "processor", "preprocessor", "video_preprocessor", "generation", "quantize")
+SETTINGS_FILES = ("config.json", *(f"{name}_config.json" for name in _SETTING))
 """Files that the loaders of transformers read as settings."""
 _MERGE = "Merge it into its base first (PeftModel.merge_and_unload(), save_pretrained(FOLDER)), and name that folder"
 PYLATE = {"pylate.models.Dense.Dense": "Dense"}

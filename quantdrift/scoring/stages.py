@@ -31,12 +31,10 @@ class VectorStage:
 
     def stored(self, stored: Stored, calibration: Vectors) -> Stored:
         """Return queries and documents as stored; `calibration` are the reference's documents, float32 [n, dim]."""
-        del calibration
         return stored
 
     def index(self, stored: Stored, similarity: Similarity) -> SearchIndex | None:
         """Return an index to search in place of all documents; None without one."""
-        del stored, similarity
         return None
 
     def record(self) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ def losses_of(name: str, setting: Setting) -> Array:
     measured = _CRITERIA[name]
     if measured not in _KEPT:
         return measured(setting)
-    return setting.kept.get(f"{name}-{'-'.join(map(str, setting.widths))}", lambda: measured(setting))
+    return setting.once(name, lambda: measured(setting))
 
 
 # --- criteria of Delta = W - Q(W), the change by rounding -----------------------------------------

@@ -76,8 +76,7 @@ def contributions(setting: Setting) -> NDArray[np.float64]:
     whatever the model does between the rows of a batch. Contributions of layers add up as far as the model is linear in
     the change.
     """
-    name = f"contributions-{'-'.join(map(str, setting.widths))}"
-    return setting.kept.get(name, lambda: _contributions(setting))
+    return setting.once("contributions", lambda: _contributions(setting))
 
 
 def _contributions(setting: Setting) -> NDArray[np.float64]:
@@ -131,8 +130,8 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
     numbers: dict[Tensor, list[int]] = defaultdict(list)
     room = _ROOM - sum(layer.weight.nbytes for layer in setting.layers)
     for number, layer in enumerate(setting.layers):
-        for parameter in dict.fromkeys([layer.parameter, *(module.weight for module in layer.modules)]):
-            numbers[parameter].append(number)  # type: ignore[index]  # a linear module's weight is a tensor
+        for parameter in layer.owners:
+            numbers[parameter].append(number)
 
     def changes(number: int) -> Tensor:
         """Return the change of a layer's weight by rounding, float32 [n_widths, out_features * in_features]."""
@@ -146,29 +145,36 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
 
     def arrived(parameter: Tensor) -> None:
         for number in numbers[parameter]:
-            layer, gradient = setting.layers[number], parameter.grad
-            assert gradient is not None  # it has just arrived
-            gradient = gradient if layer.expert is None else gradient[layer.expert]
-            gradient = gradient.t() if layer.transposed else gradient
+            assert parameter.grad is not None  # it has just arrived
+            gradient = setting.layers[number].part(parameter.grad)
             products[number] += (changes(number) @ gradient.flatten().float()).double().cpu().numpy()
-        parameter.grad = None
 
     def backward(outputs: Tensor, vector: Tensor) -> NDArray[np.float64]:
         products[:] = 0.0
         torch.autograd.backward(outputs, vector[None].to(outputs), retain_graph=True, inputs=list(numbers))
         return products
 
-    with asking_gradients(setting.modules, numbers), ExitStack() as stack:
-        for weight in numbers:
-            hook = weight.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # in torch
-            stack.callback(hook.remove)
+    with asking_gradients(setting.modules, numbers, arrived):
         yield backward
 
 
 @contextmanager
-def asking_gradients(modules: Sequence[nn.Module], wanted: Collection[Tensor]) -> Iterator[None]:
-    """Inside, only these parameters of the modules require gradients, and have none yet; on leaving all is restored."""
+def asking_gradients(
+    modules: Sequence[nn.Module], wanted: Collection[Tensor], arrived: Callable[[Tensor], None]
+) -> Iterator[None]:
+    """Inside, only these parameters of the modules require gradients; on leaving all is restored.
+
+    A parameter is handed to `arrived` as soon as it has its gradient, which is freed then.
+    """
+
+    def taken(parameter: Tensor) -> None:
+        arrived(parameter)
+        parameter.grad = None
+
     with ExitStack() as stack:
+        for parameter in wanted:
+            hook = parameter.register_post_accumulate_grad_hook(taken)  # type: ignore[no-untyped-call]  # in torch
+            stack.callback(hook.remove)
         for parameter in (parameter for module in modules for parameter in module.parameters()):
             stack.callback(setattr, parameter, "grad", parameter.grad)
             stack.callback(parameter.requires_grad_, parameter.requires_grad)
@@ -254,8 +260,7 @@ def gap_exact_losses(setting: Setting) -> NDArray[np.float64]:
     loss[l, b] = min over b' <= b of s_l(b'), and 0 at the widest b. So losses never rise: if a finer grid happens to
     fit worse, the wider format can hold the codes of the coarser one.
     """
-    has_one = setting.gaps.valid[:, 0]
-    medians = np.median(np.abs(exact_shifts(setting)[:, :, has_one, 0]), axis=2)
+    medians = np.median(np.abs(exact_shifts(setting)[:, :, setting.gaps.valid[:, 0], 0]), axis=2)
     return np.pad(np.minimum.accumulate(medians, axis=1), ((0, 0), (0, 1)))
 
 
@@ -265,7 +270,7 @@ def exact_shifts(setting: Setting) -> NDArray[np.float64]:
     float64 [n_layers, n_widths - 1, n_inputs, n_contenders]: gap with the layer rounded - gap of the reference, between
     the same two items.
     """
-    return setting.kept.get(f"gap_exact-{'-'.join(map(str, setting.widths))}", lambda: _exact_shifts(setting))
+    return setting.once("gap_exact", lambda: _exact_shifts(setting))
 
 
 def _exact_shifts(setting: Setting) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from quantdrift.base.progress import Silent
 from quantdrift.builtin.rtn.work import quantize_rtn
 from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.candidate.pair import QuantizedPair
-from quantdrift.candidate.quantized import QuantizedWeight, n_groups, spread
+from quantdrift.candidate.quantized import QuantizedWeight, spread
 from quantdrift.models.files.named import ModelSource
 from quantdrift.models.layers import modules_of
 from quantdrift.spec.grammar import parse, parse_scheme
@@ -82,7 +82,6 @@ def rich(weight: Tensor, *, bits: int, group_size: int | None, seed: int = 0) ->
     low, high = (
         torch.stack([f(part, dim=1) for part in wanted.split(size, dim=1)], dim=1) for f in (torch.amin, torch.amax)
     )
-    assert low.shape[1] == n_groups(width, group_size)
     scale = (high - low) / (2**bits - 1)
     zero = -low / scale - 2 ** (bits - 1)
     codes = torch.round(wanted / spread(scale, width, group_size) + spread(zero, width, group_size))

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from quantdrift.base.registry import imported
 from quantdrift.builtin.activations import STAGE
-from quantdrift.candidate.calibration.inputs import fake_quantize, hooked_inputs, plain_products, quantized_inputs
+from quantdrift.candidate.calibration.inputs import Rounding, fake_quantize, hooked_inputs, plain_products
 from quantdrift.candidate.stages import ModelStage, StagedModel
 from quantdrift.kinds.quantizer import QUANTIZERS, input_scale
 from quantdrift.scheme import Scheme
@@ -22,7 +24,7 @@ class Activations(ModelStage):
         self.width = scheme.activation_bits
         self.format = scheme.quantizer if QUANTIZERS[scheme.quantizer].inputs else None
         rounding = fake_quantize if self.format is None else imported(QUANTIZERS[scheme.quantizer].inputs)
-        self._rounding = partial(rounding, bits=self.width)
+        self._rounding: Rounding = partial(rounding, bits=self.width)
         self._called: set[str] = set()
 
     def ranges(self) -> Mapping[str, float | None]:
@@ -44,9 +46,16 @@ class Activations(ModelStage):
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Round the inputs of layers."""
-        with quantized_inputs(self.pair.modules, self.pair.layers, self.ranges(), self._rounding) as seen:
+        ranges = self.ranges()
+        layers = [layer for layer in self.pair.layers if layer.name in ranges]
+
+        def rounded(number: int, x: Tensor, _: Tensor | None) -> Tensor:
+            name = layers[number].name
+            self._called.add(name)
+            return self._rounding(x, absmax=ranges[name])
+
+        with plain_products(self.pair.modules), hooked_inputs([], layers, rounded):
             yield
-        self._called.update(seen)
 
     def key(self) -> str:
         """Return bits, format, scale and ranges."""

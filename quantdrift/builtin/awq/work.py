@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError
-from quantdrift.base.extras import refuse_missing
 from quantdrift.builtin.awq import autoawq
 from quantdrift.builtin.rtn.work import quantize_rtn
 from quantdrift.candidate import libraries
@@ -87,7 +86,6 @@ class Awq:
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it."""
     package = QUANTIZERS.packages[scheme.option("backend") or libraries.GPTQMODEL.name]
-    refuse_missing([package], needed_for=str(scheme))
     return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size, package=package)
 
 

@@ -59,7 +59,6 @@ class Classifier(LoadedModel):
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         """Return the logits by the present weights, float32 [n, n_classes], or the head's inputs [n, dim]."""
-        del role
         step = 1 if self.one_by_one else batch_size
         width = len(self.classes) if self.before is None else self.before[1].in_features
         parts: list[NDArray[np.float32]] = [np.empty((0, width), dtype=np.float32)]
@@ -92,8 +91,11 @@ class Classifier(LoadedModel):
 
     def key(self, role: str) -> dict[str, Any]:
         """Return what decides logits beside weights, inputs and libraries."""
-        del role
         return {"classifier": self.description, **({} if self.before is None else {"before": self.before[0]})}
+
+    def beside_weights(self) -> dict[str, str]:
+        """Return what decides logits beside the weights, by name."""
+        return {"classifier": self.description, "classes": json.dumps(self.classes)}
 
 
 def load_classifier(

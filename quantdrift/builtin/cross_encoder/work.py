@@ -64,7 +64,6 @@ class CrossEncoderModel(LoadedModel):
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         """Return the raw scores of query-document pairs by the present weights, float32 [n, 1]."""
-        del role
         predicted = self.model.predict(
             [list(pair) for pair in items],
             batch_size=batch_size,
@@ -82,7 +81,6 @@ class CrossEncoderModel(LoadedModel):
 
     def key(self, role: str) -> dict[str, Any]:
         """Return what decides a score beside weights, texts and libraries; the activation is left out."""
-        del role
         model = self.model
         parts = [
             self._prompt,

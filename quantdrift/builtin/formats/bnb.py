@@ -119,8 +119,7 @@ class LlmInt8:
 
 
 def llm_int8(scheme: Scheme) -> LayerQuantizer:
-    """Return the method."""
-    del scheme  # it has no settings
+    """Return the method; no setting of a scheme changes it."""
     return LlmInt8()
 
 
@@ -131,8 +130,10 @@ def _int8(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def llm_int8_inputs(x: Tensor, *, absmax: float | None, bits: int) -> Tensor:
-    """Round an input token by token, except columns with an outlier in any token of the batch."""
-    del absmax, bits  # the format has its own
+    """Round an input token by token, except columns with an outlier in any token of the batch.
+
+    Range and width are those of the format.
+    """
     if not x.numel():
         return x
     rows = x.reshape(-1, x.shape[-1]).half().float()  # the library casts first

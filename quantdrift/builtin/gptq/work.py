@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError
-from quantdrift.base.extras import refuse_missing
 from quantdrift.builtin.rtn.work import absmax_scale
 from quantdrift.candidate import libraries
 from quantdrift.candidate.quantized import LayerQuantizer, Moments, QuantizedWeight
@@ -85,7 +84,6 @@ class Gptq:
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """Return the method of a scheme, `gptq` or `gptq_ao`."""
-    refuse_missing([libraries.GPTQMODEL], needed_for=str(scheme))
     return Gptq(
         bits=int(scheme.weight_bits),
         group_size=scheme.group_size,

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.extras import refuse_missing
 from quantdrift.candidate.libraries import HQQ, described, importing
 from quantdrift.candidate.quantized import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.scheme import Scheme
@@ -60,9 +59,7 @@ class Hqq:
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """Return the method of a scheme."""
-    method = Hqq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
-    refuse_missing([HQQ], needed_for=str(scheme))
-    return method
+    return Hqq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
 
 
 def _fit(weight: Tensor, bits: int, group_size: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,10 +4,9 @@ The onnx package reads it as data, before onnxruntime gets it: a file may come f
 files that hold its weights.
 """
 
-import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -16,7 +15,7 @@ from typing import Any
 from quantdrift.base.display import first_line, shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named
-from quantdrift.base.records import open_file
+from quantdrift.base.records import file_digest, open_file, texts_digest
 from quantdrift.models.bits import BitsReport
 from quantdrift.models.stored import stored_bits
 
@@ -91,7 +90,7 @@ class OnnxGraph:
         bits: bits per weight of the quantized layers, or of all if none is; None where codes are not understood.
         dtype: type of most of the numbers that are not quantized, e.g. "float16".
         data: files beside it that hold weights.
-        made: accuracy level, opset and producer, for the record.
+        made: accuracy levels of its products with packed codes, for the record.
     """
 
     file: Path
@@ -121,15 +120,14 @@ class OnnxGraph:
             **self.made,
         }
 
-    def digest(self) -> bytes:
-        """Return the digest of the graph and of the weights beside it, 16 bytes."""
-        digest = hashlib.blake2b(digest_size=16)
-        for path in (self.file, *self.data):
-            with open_file(path) as stream:
-                while block := stream.read(1 << 20):
-                    digest.update(block)
-            digest.update(b"\0")
-        return digest.digest()
+    def digest(self) -> str:
+        """Return the digest of the graph and of the weights beside it, 32 hex digits."""
+        return files_digest((self.file, *self.data))
+
+
+def files_digest(paths: Iterable[Path]) -> str:
+    """Return the digest of several files in their order, 32 hex digits."""
+    return texts_digest(map(file_digest, paths), size=16)
 
 
 def read_graph(file: Path) -> OnnxGraph:
@@ -198,9 +196,7 @@ class _Reader:
             made={
                 "accuracy_level": sorted(
                     {_attribute(node, "accuracy_level") for node in self._nodes if node.op_type == "MatMulNBits"}
-                ),
-                "opset": {opset.domain or "ai.onnx": opset.version for opset in self._model.opset_import},
-                "producer": shown(f"{self._model.producer_name} {self._model.producer_version}".strip() or "unknown"),
+                )
             },
         )
 

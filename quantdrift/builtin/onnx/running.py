@@ -4,7 +4,6 @@ sentence-transformers does tokenization, prompts, pooling and normalization; the
 finished embeddings or logits. The transformer's float weights are not loaded: the folder has none.
 """
 
-import hashlib
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from transformers.utils.generic import ModelOutput
 
 from quantdrift.base.errors import RunError
 from quantdrift.base.extras import extras_named
+from quantdrift.builtin.onnx.graph import files_digest
 from quantdrift.candidate.checkpoint import ForeignModule
 from quantdrift.models.files.saved import RECORD, read_record
 
@@ -61,7 +61,7 @@ class OnnxStates(ForeignModule):
     def __init__(
         self,
         graph: Path,
-        digest: bytes,
+        digest: str,
         config: PretrainedConfig,
         device: torch.device | str,
         output: str = "last_hidden_state",
@@ -74,7 +74,7 @@ class OnnxStates(ForeignModule):
 
         super().__init__()
         self.config = config
-        self.register_buffer("digest", torch.frombuffer(bytearray(digest), dtype=torch.uint8))
+        self.register_buffer("digest", torch.frombuffer(bytearray.fromhex(digest), dtype=torch.uint8))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
@@ -83,9 +83,9 @@ class OnnxStates(ForeignModule):
         self._graph = graph
         self._output = output
         self.libraries = {"onnxruntime": str(onnxruntime.__version__)}
-        self.provider = str(self._session.get_providers()[0])
-        self.kernels = {f"{operator} by {self.provider}": n for operator, n in operators.items()}
-        self.facts = {"provider": self.provider, "threads": torch.get_num_threads(), **(facts or {})}
+        provider = str(self._session.get_providers()[0])
+        self.kernels = {f"{operator} by {provider}": n for operator, n in operators.items()}
+        self.facts = {"provider": provider, "threads": torch.get_num_threads(), **(facts or {})}
         # dynamic ranges are taken over the whole batch
         self.by_batch = "dynamic" in self.facts.get("graph", {}).get("method", {})
 
@@ -164,10 +164,10 @@ def load_onnx(folder: str | Path, device: torch.device | str = "cpu") -> Sentenc
             "by: quantdrift quantize SPEC -o FOLDER --format onnx"
         )
     record = read_record(folder) if (folder / RECORD).is_file() else None
-    digest = file_digest(folder)
-    if record is not None and digest.hex() != (wanted := record.get("onnx", {}).get("digest")):
+    digest = graph_digest(folder)
+    if record is not None and digest != (wanted := record.get("onnx", {}).get("digest")):
         raise RunError(
-            f"{folder / ONNX_MODEL} is not what {RECORD} beside it was written for (digest {digest.hex()}, expected "
+            f"{folder / ONNX_MODEL} is not what {RECORD} beside it was written for (digest {digest}, expected "
             f"{wanted}): it is damaged or was changed. Write it again with: quantdrift quantize SPEC -o FOLDER "
             "--format onnx"
         )
@@ -203,12 +203,7 @@ def around(
     return Model(str(folder), device=place_of(device)[0], **more).eval()
 
 
-def file_digest(folder: Path) -> bytes:
-    """Return the digest of the graph and of weights beside it, 16 bytes."""
-    digest = hashlib.blake2b(digest_size=16)
+def graph_digest(folder: Path) -> str:
+    """Return the digest of the graph and of weights beside it, 32 hex digits."""
     graph = folder / ONNX_MODEL
-    for file in sorted(graph.parent.glob(f"{graph.name}*")):
-        digest.update(file.name.encode() + b"\0")
-        with file.open("rb") as stream:
-            hashlib.file_digest(stream, lambda: digest)
-    return digest.digest()
+    return files_digest(sorted(graph.parent.glob(f"{graph.name}*")))

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from quantdrift.base.display import first_line
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
-from quantdrift.builtin.onnx.running import ONNX_MODEL, file_digest, load_onnx
+from quantdrift.builtin.onnx.running import ONNX_MODEL, graph_digest, load_onnx
 from quantdrift.candidate.calibration.in_order import put_in_place
 from quantdrift.candidate.libraries import quiet
-from quantdrift.candidate.quantized import QuantizedWeight, n_groups
+from quantdrift.candidate.quantized import QuantizedWeight, in_groups
 from quantdrift.models.layers import LinearLayer, find_linears
 from quantdrift.models.weights import weights_fingerprint
 
@@ -182,7 +182,7 @@ def _check(folder: Path, wanted: Tensor) -> dict[str, Any]:
         )
     return {
         "candidate_fingerprint": weights_fingerprint([written]),
-        "onnx": {"digest": file_digest(folder).hex(), "difference_to_torch": {"embeddings": apart}},
+        "onnx": {"digest": graph_digest(folder), "difference_to_torch": {"embeddings": apart}},
     }
 
 
@@ -222,8 +222,7 @@ def put_codes(layer: LinearLayer, quantized: QuantizedWeight) -> str:
             "com.microsoft::MatMulNBits", operands, attributes, dtype=x.dtype, shape=shape, version=1
         )
         if "packed_zeros" in held:
-            sums = nn.functional.pad(x, (0, -n_in % size)).view(*x.shape[:-1], -1, size).sum(dim=-1)
-            y = y + sums @ held["packed_zeros"]
+            y = y + in_groups(x, size).sum(dim=-1) @ held["packed_zeros"]
         return y if module.bias is None else y + module.bias
 
     for module in layer.modules:
@@ -246,10 +245,9 @@ def pack(quantized: QuantizedWeight) -> tuple[dict[str, Any], dict[str, Tensor]]
         raise UnsupportedError(f"MatMulNBits of onnxruntime has no place for the numbers of a format; {_INSTEAD}")
     n_out, n_in = quantized.codes.shape
     bits = next(width for width in CONTAINERS if width >= quantized.bits)
-    is_channel = n_groups(n_in, quantized.group_size) == 1
-    size = n_in if is_channel or quantized.group_size is None else quantized.group_size
+    size = min(quantized.group_size or n_in, n_in)
     block = max((width for width in BLOCK_SIZES if size % width == 0), default=BLOCK_SIZES[0])
-    if size % block and not is_channel:
+    if size % block and size < n_in:
         raise UnsupportedError(
             f"groups of {size} weights cannot be written as ONNX: onnxruntime's MatMulNBits takes blocks of 16 to 256; "
             f"use a group size that is a multiple of 16, per-channel scales, or {_INSTEAD}"

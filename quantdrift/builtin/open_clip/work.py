@@ -50,7 +50,6 @@ class OpenClip(InputModule):
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
         """Return tokens of texts, or pixels of PIL images."""
-        del kwargs
         items = [item["text"] if isinstance(item, dict) else item for item in inputs]
         if isinstance(items[0], str):
             return {TEXT: self._tokenize([f"{prompt or ''}{text}" for text in items])}
@@ -58,7 +57,6 @@ class OpenClip(InputModule):
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
         """Embed by the tower of the features, projection included."""
-        del kwargs
         like = next(self.clip.parameters())
         embeddings = (
             self.clip.encode_text(features[TEXT])
@@ -86,11 +84,12 @@ def load_open_clip(
 ) -> SentenceEncoder:
     """Load a folder with open_clip_config.json, a hub repository, or ARCHITECTURE/TAG of open_clip's list.
 
+    None of them brings code, so it does not matter what is `trusted`.
+
     Raises:
         MissingExtraError: open_clip is not installed.
         UnsupportedError: a revision is given, which open_clip does not take.
     """
-    del trusted  # its models bring no code
     with loading(source, revision=revision) as remarks:
         import open_clip  # noqa: PLC0415 -- an extra
 

@@ -18,11 +18,10 @@ from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.records import bytes_digest
 from quantdrift.base.registry import imported
 from quantdrift.base.text import some
-from quantdrift.models.adapters import merge_adapters
 from quantdrift.models.files.model_files import MODEL_FILES
 from quantdrift.models.files.named import ModelSource
 from quantdrift.models.files.saved import model_format
-from quantdrift.models.loading import Placed, Reads, loading, on_rules, try_text
+from quantdrift.models.loading import Placed, Reads, loading, merge_adapters, on_rules, try_text
 from quantdrift.models.model import EmbeddingModel, LoadedModel
 from quantdrift.models.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.scoring.similarity import Similarity
@@ -64,7 +63,10 @@ class SentenceEncoder(EmbeddingModel):
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         """Embed texts, or images uint8 [height, width, 3], in their role, as float32 [n, dim]."""
-        return np.concatenate([self._embedded(part, role, batch_size) for part in self.parts(items, batch_size)])
+        encode = self.model.encode_query if role == "query" else self.model.encode_document
+        how = {"batch_size": batch_size, "show_progress_bar": False, "convert_to_tensor": True}
+        parts = [encode(part, **how).float().cpu().numpy() for part in self.parts(items, batch_size)]
+        return np.asarray(np.concatenate(parts))
 
     def parts(self, items: Sequence[Any], batch_size: int) -> Iterator[list[Any]]:
         """Yield inputs in the model's form: all texts at once, images, which are large, batch by batch."""
@@ -74,11 +76,6 @@ class SentenceEncoder(EmbeddingModel):
             return
         for at in range(0, len(items), batch_size):
             yield as_pictures(items[at : at + batch_size])
-
-    def _embedded(self, items: list[Any], role: str, batch_size: int) -> NDArray[np.float32]:
-        encode = self.model.encode_query if role == "query" else self.model.encode_document
-        embeddings = encode(items, batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
-        return np.asarray(embeddings.float().cpu().numpy())
 
     def key(self, role: str) -> dict[str, Any]:
         """Return what decides an embedding beside weights, inputs and libraries."""

@@ -51,7 +51,6 @@ class Terms(Product):
 
     def prepared(self, side: Ragged, device: torch.device) -> Any:
         """Return a sparse matrix [n, n_terms], which the CPU multiplies."""
-        del device
         rows = side.flat()
         ends = np.concatenate([[0], np.cumsum(side.lengths)])
         terms, weights = rows[:, 0].astype(np.int64), np.ascontiguousarray(rows[:, 1])
@@ -81,7 +80,6 @@ class Terms(Product):
 
     def row_bits(self, width: int, bits: int) -> int:
         """Return the bits of a weight, and the 32 bits of its term."""
-        del width
         return 32 + bits
 
 

@@ -1,23 +1,20 @@
 """Adam on scales, codes, biases and norms of a model: their numbers lie behind one another in one vector."""
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from quantdrift.base.cache import cache_file, read_cache
-from quantdrift.base.records import parse_json
+from quantdrift.base.cache import read_cache
 from quantdrift.candidate.calibration.in_order import LayerCandidate, put_in_place
-from quantdrift.candidate.quantized import QuantizedWeight, n_groups
+from quantdrift.candidate.quantized import QuantizedWeight, in_groups
 from quantdrift.models.layers import LinearLayer, named_modules
-from quantdrift.models.store import keeping
+from quantdrift.models.store import keep_tensors, tensors_in
 from quantdrift.sensitivity.gaps import asking_gradients
 
 SCALE_RATE, OTHER_RATE = 5e-3, 2.5e-3
@@ -88,16 +85,12 @@ class Weight:
 
     def slope(self, gradient: Tensor, numbers: Tensor) -> Tensor:
         """The gradient by these numbers, of that by the parameter which holds the layer."""
-        gradient = gradient if self.layer.expert is None else gradient[self.layer.expert]
-        gradient = (gradient.t() if self.layer.transposed else gradient).float()
-        parts = []
+        gradient, parts = self.layer.part(gradient).float(), []
         if self.n_scales:
             product = gradient * self.layer.weight.float()
             if self.quantized.permutation is not None:
                 product = product[:, self.quantized.permutation]
-            n_in, size = product.shape[1], self.quantized.group_size or product.shape[1]
-            missing = n_groups(n_in, self.quantized.group_size) * size - n_in
-            parts.append(nn.functional.pad(product, (0, missing)).view(len(product), -1, size).sum(dim=2).flatten())
+            parts.append(in_groups(product, self.quantized.group_size).sum(dim=2).flatten())
         if self.n_codes:
             parts.append((gradient * self._per_code(self._scale(numbers))).flatten())
         return torch.cat(parts)
@@ -215,8 +208,8 @@ def slopes(modules: Sequence[nn.Module], free: Free, numbers: Tensor) -> Iterato
     parts: dict[Tensor, list[Weight | Other]] = defaultdict(list)
     for weight in free.weights.values():
         if weight.n_scales or weight.n_codes:
-            for owner in dict.fromkeys([weight.layer.parameter, *(module.weight for module in weight.layer.modules)]):
-                parts[owner].append(weight)  # type: ignore[index]  # a linear module's weight is a tensor
+            for owner in weight.layer.owners:
+                parts[owner].append(weight)
     for other in free.others:
         parts[other.parameter].append(other)
     total = torch.zeros(free.size, device=next(iter(parts)).device)
@@ -225,17 +218,13 @@ def slopes(modules: Sequence[nn.Module], free: Free, numbers: Tensor) -> Iterato
         assert parameter.grad is not None  # it has just arrived
         for part in parts[parameter]:
             total[part.place] += part.slope(parameter.grad, numbers)
-        parameter.grad = None
 
     def gradient(loss: Tensor) -> Tensor:
         total.zero_()
         torch.autograd.backward(loss, inputs=list(parts))
         return total
 
-    with asking_gradients(modules, parts), ExitStack() as stack:
-        for parameter in parts:
-            hook = parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # in torch
-            stack.callback(hook.remove)
+    with asking_gradients(modules, parts, arrived):
         yield gradient
 
 
@@ -315,12 +304,8 @@ def read_state(path: Path, size: int) -> State | None:
     """The state that a file holds; None where there is none, or a damaged one."""
 
     def decode(content: memoryview) -> State:
-        from safetensors.torch import load  # noqa: PLC0415 -- comes with transformers
-
-        length = int.from_bytes(content[:8], "little")
-        header: Any = parse_json(bytes(content[8 : 8 + length]))
-        facts = parse_json(header["__metadata__"]["state"])
-        vectors, finished = load(bytes(content))["vectors"], bool(facts["finished"])
+        tensors, facts = tensors_in(content)
+        vectors, finished = tensors["vectors"], bool(facts["finished"])
         if vectors.shape != (1 if finished else 4, size) or vectors.dtype != torch.float32:
             raise ValueError(f"{vectors.dtype} of shape {list(vectors.shape)}")
         losses = {int(step): float(loss) for step, loss in facts["losses"].items()}
@@ -331,9 +316,6 @@ def read_state(path: Path, size: int) -> State | None:
 
 def write_state(path: Path, state: State) -> None:
     """Keep a state, of a finished one the best numbers; RunError if there is no space."""
-    from safetensors.torch import save_file  # noqa: PLC0415 -- as above
-
     facts = {"step": state.step, "losses": state.losses, "finished": state.finished}
     vectors = state.vectors[3:] if state.finished else state.vectors
-    with keeping(path.parent), cache_file(path) as partial:
-        save_file({"vectors": vectors.cpu().contiguous()}, partial, metadata={"state": json.dumps(facts)})
+    keep_tensors(path, {"vectors": vectors.cpu().contiguous()}, facts)

@@ -1,10 +1,9 @@
 """The stage `+tuned`: scales and codes of layers, biases and norms that give the reference's scores back."""
 
 import hashlib
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from quantdrift.builtin.tuned import STAGE, descent
 from quantdrift.builtin.tuned import problem as problems
 from quantdrift.builtin.tuned.descent import Free, Other, State, descend, free_parameters, read_state, write_state
 from quantdrift.builtin.tuned.problem import Batch, Outputs, Problem, Rows, Side, problem_of
+from quantdrift.candidate.calibration.in_order import MadeLayers
 from quantdrift.candidate.calibration.inputs import plain_products
-from quantdrift.candidate.calibration.made import MadeLayers
 from quantdrift.candidate.stages import ModelStage, StagedModel
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.models.store import key_of
@@ -28,7 +27,7 @@ from quantdrift.models.weights import add_tensor
 from quantdrift.scheme import Scheme
 from quantdrift.sensitivity.gaps import with_graph
 
-_VERSION = 5
+_VERSION = 6
 """Version of the tuning; another one makes what is kept void."""
 _PARTS = 4
 """Parts in which a CPU takes a side's inputs: two fifths of a step were padding; an accelerator takes all at once."""
@@ -91,7 +90,6 @@ class Tuned(ModelStage):
             "loss_after": state.losses[state.best],
             "seconds": round(seconds, 3),
             "kept_from_before": kept,
-            "peak_bytes": _peak(pair.device),
         }
         return replace(made, layers=layers, seconds=made.seconds + seconds)
 
@@ -200,14 +198,3 @@ class Tuned(ModelStage):
     def record(self) -> Mapping[str, Any]:
         """The steps, what is tuned, and the loss on what was held out before and after."""
         return {STAGE.record_key: self._record} if self._record else {}
-
-
-def _peak(device: torch.device) -> int | None:
-    """Bytes that the process, or the accelerator, has held at most so far; None where the system does not say."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    with suppress(ImportError):  # Windows has none
-        import resource  # noqa: PLC0415 -- as said
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return None

@@ -1,6 +1,5 @@
 """All layers of a candidate, calibrated on a sample or read from the cache."""
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -11,24 +10,22 @@ from typing import Any
 from torch import Tensor, nn
 
 from quantdrift.allocation.record import Allocation, check_fits, digest
-from quantdrift.base.cache import cache_file, read_cache
+from quantdrift.base.cache import read_cache
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
-from quantdrift.base.records import parse_json
 from quantdrift.builtin.rtn.work import RoundToNearest
-from quantdrift.candidate.calibration.in_order import LayerCandidate, quantize_in_order
-from quantdrift.candidate.calibration.made import MadeLayers
+from quantdrift.candidate.calibration.in_order import LayerCandidate, MadeLayers, quantize_in_order
 from quantdrift.candidate.calibration.sample import Sample
 from quantdrift.candidate.quantized import LayerQuantizer, QuantizedWeight
 from quantdrift.candidate.stages import options_under_layers
 from quantdrift.kinds.quantizer import QUANTIZERS, input_scale
 from quantdrift.kinds.stage import STAGES
 from quantdrift.models.layers import LinearLayer
-from quantdrift.models.store import keeping, key_of
+from quantdrift.models.store import keep_tensors, key_of, tensors_in
 from quantdrift.models.weights import give_back, large_tensors_apart, put_aside, saved_weights
 from quantdrift.scheme import Scheme
 
-_VERSION = 4
+_VERSION = 5
 """Version of the calibration; another version makes cached layers void."""
 
 
@@ -55,8 +52,6 @@ class LayerStore:
 
     def write(self, number: int, layer: LayerCandidate) -> None:
         """Write a layer; RunError if the disk is full."""
-        from safetensors.torch import save_file  # noqa: PLC0415 -- comes with transformers
-
         if self._folder is None:
             return
         facts = {part.name: getattr(layer, part.name) for part in fields(layer) if part.name != "quantized"}
@@ -65,8 +60,7 @@ class LayerStore:
             parts = {part.name: getattr(weight, part.name) for part in fields(weight)}
             tensors = {name: part.contiguous() for name, part in parts.items() if isinstance(part, Tensor)}
             facts["grid"] = {"bits": weight.bits, "group_size": weight.group_size, "notes": dict(weight.notes)}
-        with keeping(self._folder), cache_file(self._folder / _file_of(number)) as partial:
-            save_file(tensors, partial, metadata={"layer": json.dumps(facts)})
+        keep_tensors(self._folder / _file_of(number), tensors, facts)
 
 
 def _file_of(number: int) -> str:
@@ -74,13 +68,8 @@ def _file_of(number: int) -> str:
 
 
 def _read(content: memoryview) -> LayerCandidate:
-    from safetensors.torch import load  # noqa: PLC0415 -- as above
-
-    length = int.from_bytes(content[:8], "little")
-    header = parse_json(bytes(content[8 : 8 + length]))
-    facts: dict[str, Any] = parse_json(header["__metadata__"]["layer"])
+    parts, facts = tensors_in(content)
     grid = facts.pop("grid", None)
-    parts: dict[str, Any] = load(bytes(content))
     return _aside(LayerCandidate(quantized=None if grid is None else QuantizedWeight(**parts, **grid), **facts))
 
 

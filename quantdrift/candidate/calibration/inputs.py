@@ -236,26 +236,3 @@ class Rounding(Protocol):
 
     def __call__(self, x: Tensor, *, absmax: float | None) -> Tensor:
         """Return the rounded input, in its shape and number type."""
-
-
-@contextmanager
-def quantized_inputs(
-    modules: Sequence[nn.Module], layers: Sequence[LinearLayer], ranges: Mapping[str, float | None], rounding: Rounding
-) -> Iterator[set[str]]:
-    """Inside, layers get rounded inputs; yields the names of the layers that were called.
-
-    Args:
-        modules: the outermost modules of the model.
-        layers: layers of the model.
-        ranges: layer name to the end of its grid, or to None if the input decides; other layers are left alone.
-        rounding: rounds an input.
-    """
-    names = [layer.name for layer in layers if layer.name in ranges]
-    seen: set[str] = set()
-
-    def quantize(number: int, x: Tensor, _: Tensor | None) -> Tensor:
-        seen.add(names[number])
-        return rounding(x, absmax=ranges[names[number]])
-
-    with plain_products(modules), hooked_inputs([], [layer for layer in layers if layer.name in ranges], quantize):
-        yield seen

@@ -5,7 +5,6 @@ No weights are loaded here, so a missing library or a wrong folder is noticed be
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -14,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quantdrift.base import extras
 from quantdrift.base.display import in_one_line, shown
-from quantdrift.base.errors import MissingExtraError, UnsupportedError
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.records import entries
+from quantdrift.base.registry import Package
 from quantdrift.base.text import some
 from quantdrift.models.files.kinds import model_json
 from quantdrift.models.files.model_files import MODEL_FILES, ModelFile, files_in, folder_of, format_of, holds_weights
@@ -27,14 +28,14 @@ from quantdrift.models.files.tensors import stored_tensors
 if TYPE_CHECKING:
     from torch import nn
 
-NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "awq": (("gptqmodel", "accelerate"), "gptq"),
-    "bitsandbytes": (("bitsandbytes", "accelerate"), "bitsandbytes"),
-    "compressed-tensors": (("compressed-tensors",), "compressed-tensors"),
-    "gptq": (("gptqmodel", "optimum"), "optimum"),
-    "torchao": (("torchao",), "torchao"),
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "awq": ("gptq", "gptqmodel", "accelerate"),
+    "bitsandbytes": ("bitsandbytes", "bitsandbytes", "accelerate"),
+    "compressed-tensors": ("compressed-tensors", "compressed-tensors"),
+    "gptq": ("optimum", "gptqmodel", "optimum"),
+    "torchao": ("torchao", "torchao"),
 }
-"""Method to the packages with which transformers 5 reads its checkpoints, and the extra that installs them."""
+"""Method to the extra that installs what transformers 5 reads its checkpoints with, and the packages themselves."""
 _WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
 _FILE_ON_HUB = re.compile(r"([^/:\s]+/[^/:\s]+):(.+)")
 _LISTED = 8
@@ -181,19 +182,16 @@ def _downloaded(repo: str, file: str | None = None, *beside: str) -> Path:
 
 def refuse_missing(checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint whose libraries are not installed."""
-    packages, extra = packages_for(checkpoint.method)
-    for package in packages:
-        if importlib.util.find_spec(package.replace("-", "_")) is None:
-            needed_for = f"the {checkpoint.method} checkpoint {checkpoint.name}"
-            raise MissingExtraError(package, extra, needed_for=needed_for)
+    needed_for = f"the {checkpoint.method} checkpoint {checkpoint.name}"
+    extras.refuse_missing(packages_for(checkpoint.method), needed_for=needed_for)
 
 
-def packages_for(method: str) -> tuple[tuple[str, ...], str]:
-    """Return the packages that read the checkpoints of a method, and the extra that installs them."""
-    if method not in MODEL_FILES:
-        return NEEDED.get(method, ((), ""))
-    packages = MODEL_FILES[method].packages
-    return tuple(package.name for package in packages), packages[0].extra if packages else ""
+def packages_for(method: str) -> tuple[Package, ...]:
+    """Return the packages that read the checkpoints of a method."""
+    if method in MODEL_FILES:
+        return MODEL_FILES[method].packages
+    extra, *names = NEEDED.get(method, ("",))
+    return tuple(Package(name=name, module=name.replace("-", "_"), extra=extra, note="") for name in names)
 
 
 # --- reading a quantization_config ---------------------------------------------------------------

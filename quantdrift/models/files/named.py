@@ -73,7 +73,6 @@ class ModelSource:
 
 def is_open_clip(source: ModelSource, revision: str | None = None) -> bool:
     """Say whether open_clip loads a model: by its name, or as its folder holds no other model."""
-    del revision
     is_there = source.kind == "local" and (Path(source.location) / "open_clip_config.json").is_file()
     return source.name.startswith(OPEN_CLIP) or (is_there and not (Path(source.location) / "config.json").is_file())
 

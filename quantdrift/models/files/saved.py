@@ -3,7 +3,6 @@
 A folder is put in place as a whole, so an interrupted one never looks finished.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from quantdrift.base.errors import RunError, UnsupportedError
-from quantdrift.base.records import DIGEST, Amount, Record, check_writable, open_file, whole_folder, with_checksum
+from quantdrift.base.records import DIGEST, Amount, Record, check_writable, file_digest, whole_folder, with_checksum
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES
 from quantdrift.scheme import Scheme
@@ -123,9 +122,7 @@ def digests_of(folder: Path) -> dict[str, str]:
 
 def _digest(file: Path) -> str:
     try:
-        with open_file(file) as opened:
-            stream: Any = opened
-            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return file_digest(file, size=16)
     except (OSError, ValueError):  # a pipe or a device might never end
         return ""
 

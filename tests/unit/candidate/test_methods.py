@@ -12,7 +12,7 @@ from quantdrift.builtin.gptq.work import Gptq
 from quantdrift.builtin.hqq.work import Hqq
 from quantdrift.builtin.rtn.work import RoundToNearest
 from quantdrift.candidate import libraries
-from quantdrift.candidate.methods import methods_of
+from quantdrift.candidate.pair import methods_of
 from quantdrift.candidate.refusals import check_pair
 from quantdrift.spec.grammar import parse, parse_scheme
 from support.versus_samples import DATASET

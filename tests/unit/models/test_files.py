@@ -1,6 +1,5 @@
 """Folders and files of models: what their configuration says, and candidates that are there whole or not at all."""
 
-import importlib.util
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -96,7 +95,7 @@ def test_a_pair_starts_at_full_precision(files: dict[str, Any], message: str, tm
 
 def test_a_missing_library_is_named_with_its_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = find_checkpoint(str(folder_of(tmp_path, {"quant_method": "awq"})))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr("quantdrift.base.extras.find_spec", lambda _name: None)
     with pytest.raises(MissingExtraError, match=r"awq .*quantdrift\[gptq\]"):
         refuse_missing(checkpoint)
 
