@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted, percent
-from quantdrift.builtin.rescoring import rescored
 from quantdrift.kinds.stage import STAGES, Advice
 from quantdrift.runs.identity import classifies
 from quantdrift.runs.words import Record, estimates_of
@@ -291,8 +290,8 @@ def _mend_of(record: Record, scheme: Scheme, stage: str | None) -> Advice | None
         stage = "index"
     if stage is None and len(stages) > 1:  # beside +query a stage cannot be measured alone
         return None if scheme.query_only else Advice(what="See which stage changes most.", command="waterfall")
-    mend = rescored(scheme) if by_codes and stages == ["index"] else None
     largest = STAGES[stage or stages[0]]
+    mend = STAGES["rescoring"].advice(scheme) if by_codes and largest is STAGES["index"] else None
     mend = mend or largest.advice(scheme)
     if mend is None:
         return None
@@ -306,9 +305,8 @@ def _mend_of(record: Record, scheme: Scheme, stage: str | None) -> Advice | None
 
 
 def _of_rows(record: Record) -> bool:
-    """Whether a model makes several rows of each input, which are compared by a product of its own."""
-    similarity = (record.get("settings") or {}).get("similarity")
-    return similarity not in {None, "cosine", "dot", "euclidean"}
+    """Whether a model makes several rows of each input."""
+    return (record.get("model") or {}).get("one_vector") is False
 
 
 _BATCH = 32

@@ -41,5 +41,6 @@ STAGE = Stage(
     },
     check=_check,
     remedies=_remedies,
+    advice=rescored,
     in_waterfall=False,
 )

@@ -10,7 +10,6 @@ from quantdrift.base.text import percent, with_interval
 from quantdrift.builtin.weights import not_plain
 from quantdrift.cli.options import OnData, OnModel, argument, flag, option, prints
 from quantdrift.features.repair import choice
-from quantdrift.runs.words import duration_words
 from quantdrift.scheme import MAX_BITS, Scheme
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, table
@@ -87,7 +86,7 @@ def command(options: RepairOptions) -> Output:
     return Output(
         data=repair.to_json(),
         title=f"{options.spec} on {dataset.name}: at most {_limits(repair)}",
-        grids=[*([_trials(repair)] if repair.tried else []), _deployments(repair)],
+        grids=[*([_trials(repair)] if _made(repair) else []), _deployments(repair)],
         lines=_verdict(repair),
         next=_next(spec, repair, options, classes=isinstance(dataset, ClassificationDataset)),
     )
@@ -96,9 +95,10 @@ def command(options: RepairOptions) -> Output:
 def _limits(repair: choice.Repair) -> str:
     budget, plain = repair.budget, repair.deployments[0]
     limits = [f"{budget.bits:.4g} bits per linear weight, scales counted"] if plain.bits <= MAX_BITS else []
-    limits += [f"{budget.stored:,.0f} bytes a document"] if budget.stored is not None else []
-    limits += [f"{duration_words(budget.time)} a query"] if budget.time is not None and plain.time != 1 else []
-    return ", ".join(limits)
+    if budget.stored is not None and options_of(plain.scheme, "vectors"):
+        limits.append(f"{budget.stored:,.0f} bytes a document")
+    limits += [f"{budget.time:.2g} times the time of exact search"] if plain.time not in {None, 1} else []
+    return ", ".join(limits) or "as many bits as it has"
 
 
 def _quantizers(names: str | None) -> tuple[str, ...]:
@@ -117,11 +117,19 @@ _TRIALS = (
 )
 
 
-def _trials(repair: choice.Repair) -> Grid:
+def _made(repair: choice.Repair) -> list[choice.Tried]:
     last = {str(trial.scheme): trial for trial in repair.tried}.values()
-    made = sorted((trial for trial in last if trial.shift is not None), key=lambda trial: (-trial.n, trial.shift))
-    missing = [f"{trial.scheme} is left out: {trial.reason}" for trial in last if trial.shift is None]
-    return table(_TRIALS, made, title="Trials, on other inputs than the rates below", lines=missing)
+    return sorted((trial for trial in last if trial.shift is not None), key=lambda trial: (-trial.n, trial.shift or 0))
+
+
+def _left_out(repair: choice.Repair) -> list[str]:
+    last = {str(trial.scheme): trial for trial in repair.tried}.values()
+    return [f"{trial.scheme} is left out: {trial.reason}" for trial in last if trial.shift is None]
+
+
+def _trials(repair: choice.Repair) -> Grid:
+    title = "Trials, on other inputs than the rates below"
+    return table(_TRIALS, _made(repair), title=title, lines=_left_out(repair))
 
 
 def _deployments(repair: choice.Repair) -> Grid:
@@ -133,8 +141,11 @@ def _deployments(repair: choice.Repair) -> Grid:
 
     columns = [
         Column("scheme", lambda row: _short(row[0].scheme) + "*" * row[1], kind="words"),
-        Column("bits", lambda row: f"{row[0].bits:.2f}"),
-        Column("of all", lambda row: f"{row[0].all_bits:.2f}"),
+        *(
+            [Column("bits", lambda row: f"{row[0].bits:.2f}"), Column("of all", lambda row: f"{row[0].all_bits:.2f}")]
+            if tried[0].bits <= MAX_BITS or len({one.all_bits for one in tried}) > 1
+            else []
+        ),
         *([Column("bytes", lambda row: number(row[0].stored, ",.0f"))] if any(one.stored for one in tried) else []),
         *([Column("time", lambda row: number(row[0].time, ".2g"))] if any(one.time != 1 for one in tried) else []),
         Column("top-1 changes", lambda row: with_interval(row[0].flips)),
@@ -144,6 +155,7 @@ def _deployments(repair: choice.Repair) -> Grid:
         "The first is the plain scheme. Bits are per linear weight, scales counted, and of all parameters per "
         "parameter; bytes are of a document; the time of a query is a multiple of exact search, as measured here.",
         "* no other deployment is as good in size and top-1 changes.",
+        *([] if _made(repair) else _left_out(repair)),
     ]
     n = tried[0].flips.n
     title = f"On the {n} held-out inputs of the choice (95 % intervals, not adjusted for the choice)"

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.base.errors import QuantDriftError
-from quantdrift.features.repair.choice import check_plain
 from quantdrift.features.waterfall.shares import combinations_of
 from quantdrift.kinds.stage import STAGES
 from quantdrift.metrics import measure
 from quantdrift.runs.verdict import TONES, Verdict, verdict
 from quantdrift.spec.grammar import parse, parse_scheme
+from quantdrift.spec.remedies import check_repairable
 from quantdrift.statistics.estimates import share_estimate
 from quantdrift.statistics.standing import Tolerances
 from support.places import ROOT
@@ -152,7 +151,7 @@ def test_every_command_that_a_verdict_advises_passes_that_commands_own_checks(sc
             if name == "index" and "lancedb" not in scheme:
                 stage.refuse(advised.scheme)
     if command == "repair":
-        check_plain(advised.scheme)
+        check_repairable(advised.scheme)
     elif command == "waterfall":
         assert len(combinations_of(advised.scheme)) > 1
     else:
@@ -172,8 +171,14 @@ def test_the_stage_that_changes_most_is_mended() -> None:
     assert "waterfall" in advised("W4+emb=int8")
     # of two models there is nothing that this command could make, and of rows rescoring is refused
     assert verdict({**record_of(**LOST), "spec": "minilm vs ./other"}).command == ""
-    rows = {**record_of(**LOST), "spec": "minilm@fp+emb=int8", "deployment": {"rows_per_document": 2.0}}
-    assert "rescore" not in verdict(rows).command
+    rows = {**record_of(**LOST), "spec": "minilm@fp+emb=int8", "model": {"one_vector": False}}
+    assert "fp+emb=fp16 " in verdict(rows).command
+    assert verdict({**rows, "spec": "minilm@W4"}).command == ""
+    assert verdict({**record_of(**LOST), "spec": "minilm@fp+index=lancedb"}).command == ""  # which is not rescored
+    assert "quantdrift repair" in advised("fp+dim=64")
+    classes = {**record_of(**LOST), "data": {"name": "PythonDocsSmall", "kind": "classification", "n_train": 0}}
+    assert verdict(classes).command == ""
+    assert "repair" in verdict({**classes, "data": {**classes["data"], "n_train": 9}}).command
 
 
 def test_advice_makes_what_was_measured() -> None:
@@ -195,8 +200,6 @@ def test_advice_makes_what_was_measured() -> None:
 def test_a_verdict_of_nothing_is_one() -> None:
     assert verdict({"data": {}, "metrics": {}}).word == "no answers"
     assert set(TONES.values()) == {"good", "warn", "bad", "plain"}
-    with pytest.raises(QuantDriftError):
-        check_plain(parse_scheme("fp+emb=int8"))
 
 
 def test_a_page_gives_every_word_its_tone() -> None:
