@@ -14,7 +14,7 @@ from quantdrift.runs.identity import classifies
 from quantdrift.runs.words import Record, estimates_of
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import Spec, parse_pair, stages_of
-from quantdrift.spec.remedies import remedies_of
+from quantdrift.spec.remedies import remedies_of, repaired_kinds
 
 if TYPE_CHECKING:
     from quantdrift.statistics.estimates import Estimate
@@ -300,7 +300,7 @@ def _mend_of(record: Record, scheme: Scheme, stage: str | None) -> Advice | None
             return Advice(what="Store more of each row.", scheme=scheme.with_option("emb", "fp16"), command="run")
         if index is None and "index" in stages:
             return Advice(what="Take an index that finds more, or search more of it (+search=).")
-    offered = {*largest.remedies(scheme)} & {*remedies_of(scheme)}
+    offered = {*largest.remedies(scheme)} & {*remedies_of(scheme, *repaired_kinds(scheme))}
     return replace(mend, command="repair") if offered and not mend.command else mend
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from quantdrift.builtin.rescoring import rescored
-from quantdrift.builtin.weights import not_plain
 from quantdrift.kinds.precisions import BITS_OF, CODED
 from quantdrift.kinds.stage import Advice, Option, Stage
 from quantdrift.scheme import Scheme
@@ -16,12 +15,10 @@ def _mend(scheme: Scheme) -> Advice | None:
 
 
 def _remedies(scheme: Scheme) -> Iterator[Scheme]:
-    """Finer codes and more dimensions; beside quantized weights alone also bytes, which often change few answers."""
+    """Finer codes, and more dimensions."""
     precision, dim = scheme.option("emb"), scheme.option("dim")
     if precision is not None:
         yield from (scheme.with_option("emb", more) for more in ("int8", "fp16") if BITS_OF[more] > BITS_OF[precision])
-    elif scheme.option("index") is None and not any(not_plain(scheme)):
-        yield scheme.with_option("emb", "int8")
     if dim is not None:
         yield scheme.with_option("dim", str(2 * int(dim)))
 
@@ -36,6 +33,7 @@ STAGE = Stage(
         "emb": Option(pattern="|".join(BITS_OF), values="int8, uint8, binary, ubinary, fp16 or bf16"),
     },
     stores_codes=lambda scheme: scheme.option("emb") in CODED,
+    repair_options=({"emb": "int8"},),
     remedies=_remedies,
     advice=_mend,
 )

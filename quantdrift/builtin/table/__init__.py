@@ -5,18 +5,11 @@ from typing import Any
 
 from quantdrift.base.text import some
 from quantdrift.kinds.stage import Advice, Option, Stage
-from quantdrift.scheme import FULL_BITS, Scheme
 
 
 def _lines(table: Mapping[str, Any]) -> Iterator[str]:
     tied = f", and with it {some(table['tied'])}, tied to it" if table["tied"] else ""
     yield f"token embeddings ({some(table['tables'])}) at {table['bits']} bits, a scale for each row{tied}"
-
-
-def _remedies(scheme: Scheme) -> Iterator[Scheme]:
-    """Eight bits: more than four, and beside quantized weights fewer than a float has."""
-    if scheme.option("table") is not None or scheme.weight_bits != FULL_BITS:
-        yield scheme.with_option("table", "8")
 
 
 STAGE = Stage(
@@ -26,7 +19,8 @@ STAGE = Stage(
     work="quantdrift.builtin.table.work:Table",
     options={"table": Option(pattern="8|4", values="8 or 4, the bits of the token embedding matrix")},
     before_layers=True,
-    remedies=_remedies,
+    repair_options=({"table": "8"},),
+    remedies=lambda scheme: [scheme.with_option("table", "8")] if scheme.option("table") else [],
     formats=("safetensors",),
     advice=lambda _: Advice(what="Give the token embeddings more bits (+table=8), or leave them at full precision."),
     record_key="embedding_table",

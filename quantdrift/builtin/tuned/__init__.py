@@ -29,11 +29,6 @@ def _lines(tuned: Mapping[str, Any]) -> Iterator[str]:
         yield f"tuning made it worse and was undone: {on} {before:.3g}, and never less in {tuned['steps_taken']} steps"
 
 
-def _tuned(scheme: Scheme, steps: str) -> Iterator[Scheme]:
-    if _check(scheme) is None:
-        yield scheme.with_option("tuned", steps)
-
-
 STAGE = Stage(
     what="scales, biases, norms and, in long runs, codes, tuned",
     kind="model",
@@ -43,8 +38,8 @@ STAGE = Stage(
     check=_check,
     in_waterfall=False,
     calibrates=lambda scheme: scheme.option("tuned") is not None and scheme.weight_bits != FULL_BITS,
-    remedies=lambda scheme: _tuned(scheme, STEPS),
-    slow_remedies=lambda scheme: _tuned(scheme, "240"),
+    repair_options=({"tuned": STEPS},),
+    slow_repair_options=({"tuned": "240"},),
     formats=("safetensors", "onnx"),
     record_key="tuned",
     run_lines=_lines,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.kinds.quantizer import QUANTIZERS
+from quantdrift.kinds.stage import STAGES, Kind
 from quantdrift.runs.words import query_ratio, stored_bytes
 from quantdrift.scheme import Scheme
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
@@ -56,6 +57,16 @@ def allocated_configuration(scheme: Scheme, budget: float) -> Scheme | None:
         return None
     options = (*scheme.options, ("widths", ",".join(map(str, WIDTHS))))
     return replace(scheme, weight_bits=round(budget, 4), criterion="gap", options=options)
+
+
+def staged_configurations(scheme: Scheme, kind: Kind, *, thorough: bool) -> list[Scheme]:
+    """The scheme with the options that each stage of a kind offers for repair, in place of its own."""
+    return [
+        replace(scheme, options=tuple({**dict(scheme.options), **options}.items()))
+        for stage in STAGES.values()
+        if stage.kind == kind
+        for options in stage.repair_options + (stage.slow_repair_options if thorough else ())
+    ]
 
 
 def named_by(file: str, scheme: Scheme) -> str:
@@ -220,9 +231,9 @@ def front(candidates: Sequence[Deployment]) -> list[bool]:
 
 
 def best(candidates: Sequence[Deployment], budget: Budget) -> Deployment:
-    """The deployment within the budget that changes the fewest answers; of equals the smallest, then the fastest."""
+    """The deployment within the budget that changes the fewest answers; of equals the first of the smallest."""
     fitting = list(filter(budget.has_room_for, candidates)) or [candidates[0]]
-    return min(fitting, key=lambda each: (each.rate, each.all_bits, each.stored or 0.0, each.time or 0.0))
+    return min(fitting, key=lambda each: (each.rate, each.all_bits, each.stored or 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ from quantdrift.runs.words import duration_words
 from quantdrift.scheme import Scheme
 from quantdrift.sensitivity.allocate import choose_widths
 from quantdrift.spec.grammar import Spec, options_of
-from quantdrift.spec.remedies import remedies_of
+from quantdrift.spec.remedies import remedies_of, repaired_kinds
 
 STEPS = (32, 160)
 """Inputs of the trials in the first and in the second step."""
@@ -327,9 +327,15 @@ class Tuner:
 
     def _around(self, weights: Scheme) -> Iterator[Scheme]:
         """Combine a configuration of the weights with further stages."""
-        of_model = remedies_of(weights, "layers", "model", thorough=self.thorough)
+        kinds = repaired_kinds(self.spec.scheme)
+        of_model = remedies_of(weights, *(kind for kind in kinds if kind != "vectors"))
+        if self.searches_weights:
+            of_model = [*choice.staged_configurations(weights, "model", thorough=self.thorough), *of_model]
         yield from of_model
-        if self.held is not None:
-            for scheme in (weights, *of_model) if self.searches_weights else ():
+        if self.held is None:
+            return
+        if self.searches_weights:
+            for scheme in (weights, *of_model):
                 yield replace(scheme, query_only=True)
-            yield from remedies_of(weights, "vectors", thorough=self.thorough)
+            yield from choice.staged_configurations(weights, "vectors", thorough=self.thorough)
+        yield from remedies_of(weights, "vectors")

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.evidence.perturbation import flips
 from quantdrift.features.repair import choice, command
 from quantdrift.runs.folder import read_run
-from quantdrift.scheme import Scheme
-from quantdrift.spec import remedies
 from quantdrift.spec.grammar import Spec, parse, parse_scheme
 from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import WORDS
@@ -31,13 +28,8 @@ CONFIGURATIONS = ("--quantizers", "rtn,hqq")
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials on 8 queries and then on 16: there are 20. Tuning takes 3 steps, and 4 where it takes long."""
     monkeypatch.setattr("quantdrift.features.repair.search.STEPS", (8, 16))
-    tuned = remedies.STAGES["tuned"]
-
-    def steps(n: str) -> Callable[[Scheme], list[Scheme]]:
-        return lambda scheme: [scheme.with_option("tuned", n)] if tuned.check(scheme) is None else []
-
-    short = replace(tuned, remedies=steps("3"), slow_remedies=steps("4"))
-    monkeypatch.setattr(remedies, "STAGES", {**remedies.STAGES, "tuned": short})
+    short = replace(choice.STAGES["tuned"], repair_options=({"tuned": "3"},), slow_repair_options=({"tuned": "4"},))
+    monkeypatch.setattr(choice, "STAGES", {**choice.STAGES, "tuned": short})
 
 
 @pytest.mark.usefixtures("small")

@@ -9,9 +9,9 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.evidence.record import Evidence
 from quantdrift.features.repair import choice
 from quantdrift.features.repair.choice import Budget, Deployment
-from quantdrift.kinds.stage import STAGES
+from quantdrift.kinds.stage import STAGES, Kind
 from quantdrift.spec.grammar import parse_scheme
-from quantdrift.spec.remedies import check_repairable, remedies_of
+from quantdrift.spec.remedies import check_repairable, remedies_of, repaired_kinds
 from support.routing_samples import classified, searched
 
 BITS = {"linear_with_scales": 4.125, "all_parameters": 18.8}
@@ -19,6 +19,8 @@ INDEXED = {"bytes_per_document": 384, "index": {"name": "HNSW32", "bytes_per_doc
 
 # the first is kept; of the others the reference's first item is 2nd and 3rd; candidate gaps 0.4, 0.25, 0.1
 BEFORE = [[0.9, 0.5, 0.4], [0.9, 0.5, 0.4], [0.9, 0.5, 0.4]]
+EVERY: tuple[Kind, ...] = ("layers", "model", "vectors")
+NF4 = parse_scheme("W4-nf4+table=4+emb=int8+rescore=4")
 BINARY = ("int8", "fp16", "binary+rescore=4", "binary+rescore=16")
 AFTER = [[0.9, 0.5, 0.4], [0.5, 0.75, 0.4], [0.3, 0.5, 0.4]]
 
@@ -61,27 +63,28 @@ def test_a_scheme_with_nothing_to_try_is_refused(scheme: str, problem: str) -> N
             ["W4-g32-gptq+grid=library+seed=1", "W4-g32-rtn+seed=1"],
         ),
         (  # what a stage has already is not written twice
-            remedies_of(parse_scheme("W4+tuned=9"), "model", thorough=True),
+            choice.staged_configurations(parse_scheme("W4+tuned=9"), "model", thorough=True),
             [f"W4-g128-rtn+{more}" for more in ("tuned=36", "tuned=240", "table=8+tuned=9")],
         ),
-        (remedies_of(parse_scheme("W4"), "vectors"), ["W4-g128-rtn+emb=int8"]),
+        (choice.staged_configurations(parse_scheme("W4"), "vectors", thorough=False), ["W4-g128-rtn+emb=int8"]),
+        (remedies_of(parse_scheme("W4"), *EVERY), []),
         (remedies_of(parse_scheme("W4A8"), "layers"), ["W4A8-g128-rtn+act=token"]),
-        (remedies_of(parse_scheme("fp+emb=binary")), [f"fp+emb={more}" for more in BINARY]),
-        (remedies_of(parse_scheme("fp+dim=8+emb=fp16")), ["fp+dim=16+emb=fp16"]),
-        (remedies_of(parse_scheme("fp+table=4")), ["fp+table=8"]),
+        (remedies_of(parse_scheme("fp+emb=binary"), *EVERY), [f"fp+emb={more}" for more in BINARY]),
+        (remedies_of(parse_scheme("fp+dim=8+emb=fp16"), *EVERY), ["fp+dim=16+emb=fp16"]),
+        (remedies_of(parse_scheme("fp+table=4"), *EVERY), ["fp+table=8"]),
         (  # the model stays as it is, and what it is searched by does not
-            remedies_of(parse_scheme("W4-nf4+table=4+emb=int8+rescore=4")),
+            remedies_of(NF4, *repaired_kinds(NF4)),
             [f"W4-g64-nf4+{more}+table=4" for more in ("emb=fp16+rescore=4", "emb=int8+rescore=16")]
             + ["W4-g64-nf4+emb=int8+rescore=64+table=4", "W4-g64-nf4+table=4"],
         ),
         (
-            remedies_of(parse_scheme("fp+index=IVF64,PQ16+search=nprobe=2")),
+            remedies_of(parse_scheme("fp+index=IVF64,PQ16+search=nprobe=2"), *EVERY),
             [f"fp+index=IVF64,PQ16+search=nprobe={n}" for n in (8, 32)]
             + ["fp+index=IVF64,SQ8+search=nprobe=2"]
             + [f"fp+index=IVF64,PQ16+rescore={n}+search=nprobe=2" for n in (4, 16)],
         ),
         (
-            remedies_of(parse_scheme("fp+emb=int8+index=HNSW32")),
+            remedies_of(parse_scheme("fp+emb=int8+index=HNSW32"), *EVERY),
             ["fp+emb=fp16+index=HNSW32"]
             + [f"fp+emb=int8+index=HNSW32+search=efSearch={n}" for n in (64, 256)]
             + [
@@ -114,7 +117,7 @@ def test_every_index_that_is_offered_is_one() -> None:
     names = ("HNSW", "HNSW200", "HNSW32,Flat", "HNSW32_PQ16", "HNSW32_SQ8", "IVF64,PQ16x4fs", "OPQ16,IVF64,PQ16x4")
     names += ("SQ4", "RaBitQ", "IVF64,RQ4x8", "PQ16np", "PQ16,RFlat", "SQ8", "IVF64_HNSW32,PQ16", "Flat", "PCA64,SQ6")
     for scheme in (parse_scheme(f"fp+index={name}") for name in names):
-        for other in remedies_of(scheme):
+        for other in remedies_of(scheme, *EVERY):
             STAGES["index"].refuse(other)
     assert [other.option("index") for other in STAGES["index"].remedies(parse_scheme("fp+index=OPQ16,PQ16"))] == [
         "OPQ16,SQ8"
