@@ -165,9 +165,10 @@ def _deployed(deployment: Record, record: Record) -> str:
     index, size, ratio = deployment.get("index"), stored_bytes(record), query_ratio(record)
     parts = [f"index: {index['name']} by {index['library']}" if index else f"embeddings: {deployment['precision']}"]
     if size is not None:
-        plain = 4 * (deployment.get("dim") or 0)  # unknown where a document has several rows
-        beside = f", {'less' if size < plain else 'not less'} than the {plain:,} of plain float32" if plain else ""
-        parts.append(f"{size:,.0f} bytes a document{beside}")
+        parts.append(f"{size:,.0f} bytes a document")
+        if dim := deployment.get("dim"):  # not of several rows a document
+            beside = "less than" if size < 4 * dim else "more than" if size > 4 * dim else "as many as"
+            parts.append(f"{beside} {dim:,} numbers of plain float32 take ({4 * dim:,})")
     if ratio is not None:
         took = 1000 * record["times"]["query"]["index"]
         parts.append(f"a query takes {took:.2g} ms, {duration_words(ratio)} in the same process")
