@@ -39,14 +39,12 @@ def models(place: Path) -> None:
     search_data(place / "rows")
     classifier_samples.save_classifier(place / "bert")
     save_cross_encoder(place / "cross")
-    for name, parts in (("labelled", ("train", "test")), ("bare", ("test",))):
-        (place / name).mkdir()
-        for part in parts:
-            lines = [{"text": text(number, 6), "label": classifier_samples.LABELS[number % 3]} for number in range(60)]
-            (place / name / f"{part}.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    (place / "first.trec").write_text(
-        "\n".join(f"q{query} Q0 d{rank} {rank} {-rank} any" for query in range(20) for rank in range(1, 7))
-    )
+    lines = [{"text": text(number, 6), "label": classifier_samples.LABELS[number % 3]} for number in range(60)]
+    for part in ("labelled/train", "labelled/test", "bare/test"):
+        (place / part).parent.mkdir(exist_ok=True)
+        (place / f"{part}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    ranked = [f"q{query} Q0 d{rank} {rank} {-rank} any" for query in range(20) for rank in range(1, 7)]
+    (place / "first.trec").write_text("\n".join(ranked))
 
 
 @pytest.fixture
@@ -86,13 +84,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_is_advised_does_not_refuse(spec: str, data: str, advised: str, quantdrift: Run) -> None:
-    if " vs " in spec:
-        pair = [spec]
-        if "./" in spec:
-            made = spec.split("/")[1]
-            quantdrift("quantize", "TINY@W3-g32", "--out", made, *(["--format", "onnx"] * made.endswith("onnx")))
-    else:
-        pair = spec.split()
+    pair = [spec] if " vs " in spec else spec.split()
+    if "./" in spec:
+        made = spec.split("/")[1]
+        quantdrift("quantize", "TINY@W3-g32", "--out", made, *(["--format", "onnx"] * made.endswith("onnx")))
     quantdrift("run", *pair, "--data", f"ROOT/{data}", "-k", "20", "--no-noise-floor", "--out", "run")
     outcome = verdict(read_run(Path("run")).record, NOTHING)
     assert outcome.tone in {"warn", "bad"}  # something changed

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.evidence.perturbation import flips
 from quantdrift.features.repair import choice, command
 from quantdrift.runs.folder import read_run
@@ -17,7 +16,7 @@ from quantdrift.spec.grammar import Spec, parse, parse_scheme
 from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import WORDS
 from support.command_line import cli
-from support.tiny_command_line import N_DOCS, N_QUERIES, Run, one_thread, place, quantdrift
+from support.tiny_command_line import N_DOCS, N_QUERIES, Run, counted_inputs, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
 
@@ -63,17 +62,9 @@ def test_a_deployment_is_recommended_and_its_rates_are_those_of_its_run(quantdri
     assert "saved as safetensors" in quantdrift(*command.replace("FOLDER", "made", 1).split()[3:])
 
 
-def test_what_is_stored_is_repaired_with_embeddings_that_are_made_once(
-    quantdrift: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_stored_is_repaired_in_one_pass(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss", reason="the extra 'faiss' is not installed")
-    encoded, encode = [], SentenceEncoder.encode
-
-    def counted(self: SentenceEncoder, items: Any, role: Any, batch_size: int) -> Any:
-        encoded.append(len(items))
-        return encode(self, items, role, batch_size)
-
-    monkeypatch.setattr(SentenceEncoder, "encode", counted)
+    encoded = counted_inputs(monkeypatch)
     asked = ("repair", "TINY@fp+emb=binary+index=HNSW8", "--data", "ROOT/data", "--out", "out", "-k", "10")
     result = json.loads(quantdrift(*asked, "--no-cache", "--json"))
     tried = {each["scheme"]: each for each in result["deployments"]}
@@ -82,25 +73,20 @@ def test_what_is_stored_is_repaired_with_embeddings_that_are_made_once(
     assert {"fp+emb=binary+index=HNSW8+rescore=4", "fp+emb=int8+index=HNSW8", "fp+index=HNSW8_SQ8"} < tried.keys()
     assert plain["scheme"] == "fp+emb=binary+index=HNSW8"
     assert chosen["flip@1"]["value"] < plain["flip@1"]["value"]
-    assert (result["bytes_per_document"], result["query_ratio"]) == (
-        plain["bytes_per_document"],
-        choice.SLOWER * plain["query_ratio"],
-    )
+    prices = ("bytes_per_document", "query_ratio")
+    assert [result[price] for price in prices] == [plain[prices[0]], choice.SLOWER * plain[prices[1]]]
     for each in tried.values():
-        run = read_run(Path(each["run"]))
-        size = run.record["deployment"]
-        assert each["bytes_per_document"] == (size["index"] or size)["bytes_per_document"]
-        assert each["query_ratio"] == (run.record["times"]["query"]["ratio"] if size["index"] else 1)
-        fits = (
-            each["bytes_per_document"] <= result["bytes_per_document"] and each["query_ratio"] <= result["query_ratio"]
-        )
-        assert not fits or each["flip@1"]["value"] >= chosen["flip@1"]["value"]
+        record = read_run(Path(each["run"])).record
+        stored = record["deployment"]["index"] or record["deployment"]
+        ratio = record["times"]["query"]["ratio"] if record["deployment"]["index"] else 1
+        assert [each[price] for price in prices] == [stored["bytes_per_document"], ratio]
+        if all(each[price] <= result[price] for price in prices):
+            assert each["flip@1"]["value"] >= chosen["flip@1"]["value"]
     shown = quantdrift(*asked)
     (command,) = [line for line in shown.splitlines() if line.startswith("run it: ")]
     assert f"@{chosen['scheme']} " in quantdrift(*shlex.split(command)[3:], "-k", "10")
     assert "make it" not in shown
-    told = quantdrift(*asked, "--bytes", "9", code=2)
-    assert "bytes a document" in told
+    assert "bytes a document" in quantdrift(*asked, "--bytes", "9", code=2)
     assert "--bits and --quantizers are of weights" in quantdrift(*asked, "--bits", "4", code=2)
 
 
@@ -140,14 +126,8 @@ def test_another_file_to_calibrate_on_is_another_trial(quantdrift: Run, tmp_path
 @pytest.mark.slow
 def test_what_an_allocation_is_used_by_is_what_it_was_asked_for(quantdrift: Run, tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("\n".join(WORDS))
-    asked = (
-        "allocate",
-        "TINY@W3.5-g32-gptq+gap+calib=t.txt+grid=library",
-        "--data",
-        "ROOT/data",
-        "--dtype",
-        "bfloat16",
-    )
+    asked = ("allocate", "TINY@W3.5-g32-gptq+gap+calib=t.txt+grid=library", "--data", "ROOT/data")
+    asked += ("--dtype", "bfloat16")
     told = quantdrift(*asked, "--out", "al.json").split("use it: quantdrift ")[1]
     run = json.loads(quantdrift(*told.splitlines()[0].split(), "--json"))
     assert "+calib=t.txt+grid=library" in run["spec"]

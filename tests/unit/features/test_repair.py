@@ -9,7 +9,7 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.evidence.record import Evidence
 from quantdrift.features.repair import choice
 from quantdrift.features.repair.choice import Budget, Deployment
-from quantdrift.kinds.stage import STAGES, Kind
+from quantdrift.kinds.stage import STAGES
 from quantdrift.spec.grammar import parse_scheme
 from quantdrift.spec.remedies import check_repairable, remedies_of, repaired_kinds
 from support.routing_samples import classified, searched
@@ -19,9 +19,6 @@ INDEXED = {"bytes_per_document": 384, "index": {"name": "HNSW32", "bytes_per_doc
 
 # the first is kept; of the others the reference's first item is 2nd and 3rd; candidate gaps 0.4, 0.25, 0.1
 BEFORE = [[0.9, 0.5, 0.4], [0.9, 0.5, 0.4], [0.9, 0.5, 0.4]]
-EVERY: tuple[Kind, ...] = ("layers", "model", "vectors")
-NF4 = parse_scheme("W4-nf4+table=4+emb=int8+rescore=4")
-BINARY = ("int8", "fp16", "binary+rescore=4", "binary+rescore=16")
 AFTER = [[0.9, 0.5, 0.4], [0.5, 0.75, 0.4], [0.3, 0.5, 0.4]]
 
 
@@ -67,38 +64,6 @@ def test_a_scheme_with_nothing_to_try_is_refused(scheme: str, problem: str) -> N
             [f"W4-g128-rtn+{more}" for more in ("tuned=36", "tuned=240", "table=8+tuned=9")],
         ),
         (choice.staged_configurations(parse_scheme("W4"), "vectors", thorough=False), ["W4-g128-rtn+emb=int8"]),
-        (remedies_of(parse_scheme("W4"), *EVERY), []),
-        (remedies_of(parse_scheme("W4A8"), "layers"), ["W4A8-g128-rtn+act=token"]),
-        (remedies_of(parse_scheme("fp+emb=binary"), *EVERY), [f"fp+emb={more}" for more in BINARY]),
-        (remedies_of(parse_scheme("fp+dim=8+emb=fp16"), *EVERY), ["fp+dim=16+emb=fp16"]),
-        (remedies_of(parse_scheme("fp+table=4"), *EVERY), ["fp+table=8"]),
-        (  # the model stays as it is, and what it is searched by does not
-            remedies_of(NF4, *repaired_kinds(NF4)),
-            [f"W4-g64-nf4+{more}+table=4" for more in ("emb=fp16+rescore=4", "emb=int8+rescore=16")]
-            + ["W4-g64-nf4+emb=int8+rescore=64+table=4", "W4-g64-nf4+table=4"],
-        ),
-        (
-            remedies_of(parse_scheme("fp+index=IVF64,PQ16+search=nprobe=2"), *EVERY),
-            [f"fp+index=IVF64,PQ16+search=nprobe={n}" for n in (8, 32)]
-            + ["fp+index=IVF64,SQ8+search=nprobe=2"]
-            + [f"fp+index=IVF64,PQ16+rescore={n}+search=nprobe=2" for n in (4, 16)],
-        ),
-        (
-            remedies_of(parse_scheme("fp+emb=int8+index=HNSW32"), *EVERY),
-            ["fp+emb=fp16+index=HNSW32"]
-            + [f"fp+emb=int8+index=HNSW32+search=efSearch={n}" for n in (64, 256)]
-            + [
-                f"fp+{more}"
-                for index in ("HNSW64", "HNSW32_SQ8")
-                for more in (f"emb=int8+index={index}", f"index={index}")
-            ]
-            + [f"fp+emb=int8+index=HNSW32+rescore={n}" for n in (4, 16)]
-            + ["fp+index=HNSW32", "fp+emb=int8"],
-        ),
-        (
-            remedies_of(parse_scheme("fp+index=usearch"), "vectors")[:2],
-            [f"fp+index=usearch+search=expansion={n}" for n in (256, 1024)],
-        ),
         (choice.finer_configurations(parse_scheme("W4-g64")), ["W4-g32-rtn"]),
         (choice.finer_configurations(parse_scheme("W4-channel")), ["W4-g64-rtn", "W4-g32-rtn"]),
         (choice.finer_configurations(parse_scheme("W4-g32")), []),
@@ -113,15 +78,39 @@ def test_what_is_tried(schemes: list[object], expected: list[str]) -> None:
     assert list(map(str, schemes)) == expected
 
 
+@pytest.mark.parametrize(
+    ("scheme", "offered"),
+    [
+        ("W4", ""),
+        ("W4A8", "W4A8-g128-rtn+act=token"),
+        ("fp+emb=binary", "fp+emb=int8 fp+emb=fp16 fp+emb=binary+rescore=4 fp+emb=binary+rescore=16"),
+        ("fp+dim=8+emb=fp16", "fp+dim=16+emb=fp16"),
+        ("fp+table=4", "fp+table=8"),
+        ("W4-nf4+emb=fp16+table=4", "W4-g64-nf4+table=4"),  # the model stays as it is
+        ("fp+index=OPQ16,PQ16", "fp+index=OPQ16,SQ8 fp+index=OPQ16,PQ16+rescore=4 fp+index=OPQ16,PQ16+rescore=16"),
+        (
+            "fp+emb=int8+index=SQ4+rescore=2",
+            "fp+emb=fp16+index=SQ4+rescore=2 fp+emb=int8+index=SQ8+rescore=2 fp+index=SQ8+rescore=2 "
+            "fp+emb=int8+index=SQ4+rescore=8 fp+emb=int8+index=SQ4+rescore=32 fp+index=SQ4+rescore=2 "
+            "fp+emb=int8+rescore=2",
+        ),
+        (
+            "fp+index=HNSW32",
+            "fp+index=HNSW32+search=efSearch=64 fp+index=HNSW32+search=efSearch=256 fp+index=HNSW64 "
+            "fp+index=HNSW32_SQ8 fp+index=HNSW32+rescore=4 fp+index=HNSW32+rescore=16",
+        ),
+    ],
+)
+def test_what_stages_offer(scheme: str, offered: str) -> None:
+    parsed = parse_scheme(scheme)
+    assert " ".join(map(str, remedies_of(parsed, *repaired_kinds(parsed)))) == offered
+
+
 def test_every_index_that_is_offered_is_one() -> None:
     names = ("HNSW", "HNSW200", "HNSW32,Flat", "HNSW32_PQ16", "HNSW32_SQ8", "IVF64,PQ16x4fs", "OPQ16,IVF64,PQ16x4")
     names += ("SQ4", "RaBitQ", "IVF64,RQ4x8", "PQ16np", "PQ16,RFlat", "SQ8", "IVF64_HNSW32,PQ16", "Flat", "PCA64,SQ6")
-    for scheme in (parse_scheme(f"fp+index={name}") for name in names):
-        for other in remedies_of(scheme, *EVERY):
-            STAGES["index"].refuse(other)
-    assert [other.option("index") for other in STAGES["index"].remedies(parse_scheme("fp+index=OPQ16,PQ16"))] == [
-        "OPQ16,SQ8"
-    ]
+    for other in (other for name in names for other in remedies_of(parse_scheme(f"fp+index={name}"), "vectors")):
+        STAGES["index"].refuse(other)
 
 
 def test_a_deployment_is_what_its_run_says_and_classes_have_no_embeddings() -> None:
