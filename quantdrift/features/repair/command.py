@@ -1,6 +1,7 @@
 """`quantdrift repair`: find the deployment of a model that changes the fewest answers."""
 
 import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,28 +133,41 @@ def _trials(repair: choice.Repair) -> Grid:
     return table(_TRIALS, _made(repair), title=title, lines=_left_out(repair))
 
 
-def _deployments(repair: choice.Repair) -> Grid:
-    """One row for each deployment."""
-    tried = repair.deployments
+_MEANING = {
+    "bits": "bits are of a linear weight, scales counted",
+    "of all": "of all stands for any parameter",
+    "bytes": "bytes are of a document",
+    "time": "time is of a query, as a multiple of exact search",
+}
+
+
+def _prices(tried: Sequence[choice.Deployment]) -> Iterator[Column]:
+    """The columns of bits, bytes and time, so far as there are any."""
 
     def number(value: float | None, form: str) -> str:
         return "-" if value is None else format(value, form)
 
+    if tried[0].bits <= MAX_BITS or len({deployment.all_bits for deployment in tried}) > 1:
+        yield Column("bits", lambda row: f"{row[0].bits:.2f}")
+        yield Column("of all", lambda row: f"{row[0].all_bits:.2f}")
+    if any(deployment.stored for deployment in tried):
+        yield Column("bytes", lambda row: number(row[0].stored, ",.0f"))
+    if any(deployment.time not in {None, 1} for deployment in tried):
+        yield Column("time", lambda row: number(row[0].time, ".2g"))
+
+
+def _deployments(repair: choice.Repair) -> Grid:
+    """One row for each deployment."""
+    tried = repair.deployments
+    prices = list(_prices(tried))
     columns = [
         Column("scheme", lambda row: _short(row[0].scheme) + "*" * row[1], kind="words"),
-        *(
-            [Column("bits", lambda row: f"{row[0].bits:.2f}"), Column("of all", lambda row: f"{row[0].all_bits:.2f}")]
-            if tried[0].bits <= MAX_BITS or len({one.all_bits for one in tried}) > 1
-            else []
-        ),
-        *([Column("bytes", lambda row: number(row[0].stored, ",.0f"))] if any(one.stored for one in tried) else []),
-        *([Column("time", lambda row: number(row[0].time, ".2g"))] if any(one.time != 1 for one in tried) else []),
+        *prices,
         Column("top-1 changes", lambda row: with_interval(row[0].flips)),
         Column("more than plain", lambda row: with_interval(row[0].difference, sign="+") if row[0].difference else "-"),
     ]
     lines = [
-        "The first is the plain scheme. Bits are per linear weight, scales counted, and of all parameters per "
-        "parameter; bytes are of a document; the time of a query is a multiple of exact search, as measured here.",
+        "; ".join(["The first is the plain scheme", *(_MEANING[column.title] for column in prices)]) + ".",
         "* no other deployment is as good in size and top-1 changes.",
         *([] if _made(repair) else _left_out(repair)),
     ]
@@ -181,6 +195,13 @@ def _verdict(repair: choice.Repair) -> list[str]:
         ]
     if chosen is not repair.deployments[0] and difference is not None and (difference.high or 0.0) >= 0:
         lines.append("The interval of the difference reaches 0, so it may be chance. More queries would tell.")
+    freest = min(repair.deployments, key=lambda deployment: deployment.rate)
+    if freest.rate < chosen.rate:
+        lines.append(
+            f"Beyond the limits (--bits, --bytes, --time) {_short(freest.scheme)} changes "
+            f"{with_interval(freest.flips)} of the inputs of the choice, and the recommended one "
+            f"{with_interval(chosen.flips)}."
+        )
     return lines
 
 
