@@ -141,7 +141,8 @@ class QuantizedPair:
 
     def identify(self) -> dict[str, Any]:
         """Return the origin of the model for the record of a run, as JSON values."""
-        return {"canonical": self.encoder.source.canonical, "kind": self.encoder.source.kind}
+        rows = {} if getattr(self.encoder, "one_vector", True) else {"one_vector": False}
+        return {"canonical": self.encoder.source.canonical, "kind": self.encoder.source.kind, **rows}
 
     @property
     def needs_widths(self) -> bool:

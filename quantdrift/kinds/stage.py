@@ -76,9 +76,10 @@ class Stage:
         before_layers: whether the stage is in place while linear layers are calibrated.
         reproducible: whether the scheme alone decides the result. A collection on a server may change unnoticed.
         stores_codes: whether stored embeddings or an index hold codes, whose error rescoring reduces.
-        vector_bits: bits of one number of a stored embedding; None for no change.
-        repair_options: the options that `repair` tries.
+        repair_options: the options that `repair` tries beside other weights.
         slow_repair_options: further options that `repair --thorough` tries.
+        remedies: returns the schemes that `repair` tries in place of one whose answers the stage changes, or could
+            mend: the same with other options.
         formats: the formats of saved candidates that can carry the stage.
         packages: the packages that do the work.
         needs: names of the packages among these that a scheme needs.
@@ -104,9 +105,9 @@ class Stage:
     before_layers: bool = False
     reproducible: bool = True
     stores_codes: Callable[[Scheme], bool] = lambda _: False
-    vector_bits: Callable[[Scheme], int | None] = lambda _: None
     repair_options: tuple[Mapping[str, str], ...] = ()
     slow_repair_options: tuple[Mapping[str, str], ...] = ()
+    remedies: Callable[[Scheme], Iterable[Scheme]] = lambda _: ()
     formats: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
     needs: Callable[[Scheme], Iterable[str]] = lambda _: ()

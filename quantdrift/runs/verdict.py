@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted, percent
-from quantdrift.builtin.rescoring import rescored
 from quantdrift.kinds.stage import STAGES, Advice
 from quantdrift.runs.identity import classifies
 from quantdrift.runs.words import Record, estimates_of
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import Spec, parse_pair, stages_of
+from quantdrift.spec.remedies import remedies_of, repaired_kinds
 
 if TYPE_CHECKING:
     from quantdrift.statistics.estimates import Estimate
@@ -290,20 +290,31 @@ def _mend_of(record: Record, scheme: Scheme, stage: str | None) -> Advice | None
         stage = "index"
     if stage is None and len(stages) > 1:  # beside +query a stage cannot be measured alone
         return None if scheme.query_only else Advice(what="See which stage changes most.", command="waterfall")
-    mend = rescored(scheme) if by_codes and stages == ["index"] else None
-    mend = mend or STAGES[stage or stages[0]].advice(scheme)
-    of_rows = "rows_per_document" in (record.get("deployment") or {})  # which are not rescored
-    if of_rows and mend is not None and mend.scheme is not None and mend.scheme.option("rescore"):
-        return Advice(what="Store more of each row (+emb=fp16).")
-    return mend
+    largest = STAGES[stage or stages[0]]
+    mend = STAGES["rescoring"].advice(scheme) if by_codes and largest is STAGES["index"] else None
+    mend = mend or largest.advice(scheme)
+    if mend is None:
+        return None
+    if mend.scheme is not None and mend.scheme.option("rescore") != scheme.option("rescore"):  # which takes vectors
+        if _of_rows(record):
+            return Advice(what="Store more of each row.", scheme=scheme.with_option("emb", "fp16"), command="run")
+        if index is None and "index" in stages:
+            return Advice(what="Take an index that finds more, or search more of it (+search=).")
+    offered = {*largest.remedies(scheme)} & {*remedies_of(scheme, *repaired_kinds(scheme))}
+    return replace(mend, command="repair") if offered and not mend.command else mend
+
+
+def _of_rows(record: Record) -> bool:
+    """Whether a model makes several rows of each input."""
+    return (record.get("model") or {}).get("one_vector") is False
 
 
 _BATCH = 32
 """Inputs in a batch where nobody says."""
 _TAKES = {
-    "run": {"limit", "shortlist", "classes", "shards", "prompts", "revision", "trust"},
+    "run": {"limit", "shortlist", "classes", "shards", "prompts", "revision", "trust", "rows", "untrained"},
     "repair": {"classes", "prompts", "revision", "trust"},
-    "waterfall": set[str](),
+    "waterfall": {"rows"},
 }
 """What the data of a command may be, and which options it has beside theirs."""
 
@@ -322,6 +333,8 @@ def typed(record: Record, command: str, spec: str) -> str:
         "prompts": settings.get("query_prompt") or settings.get("document_prompt"),
         "shards": data.get("shards"),
         "trust": settings.get("trust_remote_code"),
+        "rows": _of_rows(record),
+        "untrained": classifies(record) and not data.get("n_train"),
         # what is made of other data, or read by a harness, has no option that names it
         "other": data.get("harness") or data.get("corpus_size") or data.get("kind") not in {None, "classification"},
     }

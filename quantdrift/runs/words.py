@@ -109,8 +109,8 @@ def candidate_lines(record: Record) -> Iterator[str]:
     for stage in STAGES.values():
         if part := made.get(stage.record_key):
             yield from stage.run_lines(part)
-    if index := (record.get("deployment") or {}).get("index"):
-        yield _index(index, (record.get("times") or {}).get("query"))
+    if deployment := record.get("deployment"):
+        yield _deployed(deployment, record)
     yield from _left_alone(record, made)
     if floor := record.get("noise_floor"):
         n, moved = floor["within_reach"], f"scores moved by {floor['largest']:.1e} at most"
@@ -139,13 +139,36 @@ def _left_alone(record: Record, made: Record) -> Iterator[str]:
         yield f"unused layer (does not affect embeddings): {some(unreached)}"
 
 
-def _index(index: Record, query: Record | None) -> str:
-    size, parts = index.get("bytes_per_document"), [f"index: {index['name']} by {index['library']}"]
+def stored_bytes(record: Record) -> float | None:
+    """Bytes of a document, in its index if there is one; None for embeddings stored as they are, or where unknown."""
+    deployed = record.get("deployment") or {}
+    size: float | None = (deployed.get("index") or deployed).get("bytes_per_document")
+    return size
+
+
+def query_ratio(record: Record) -> float | None:
+    """Time of a query in the index, as a multiple of exact search; None if not timed."""
+    ratio: float | None = ((record.get("times") or {}).get("query") or {}).get("ratio")
+    return ratio
+
+
+def duration_words(ratio: float) -> str:
+    """A time as a multiple of exact search: "0.05 times as long as exact search"."""
+    return "as long as exact search" if f"{ratio:.2g}" == "1" else f"{ratio:.2g} times as long as exact search"
+
+
+def _deployed(deployment: Record, record: Record) -> str:
+    """Tell what is stored of a document, beside what float32 takes, and how long a query takes in an index."""
+    index, size, ratio = deployment.get("index"), stored_bytes(record), query_ratio(record)
+    parts = [f"index: {index['name']} by {index['library']}" if index else f"embeddings: {deployment['precision']}"]
     if size is not None:
         parts.append(f"{size:,.0f} bytes a document")
-    if query is not None:
-        took, ratio = 1000 * query["index"], query["ratio"]
-        parts.append(f"a query takes {took:.2g} ms, {ratio:.2g} times exact search in the same process")
+        if dim := deployment.get("dim"):  # not of several rows a document
+            beside = "less than" if size < 4 * dim else "more than" if size > 4 * dim else "as many as"
+            parts.append(f"{beside} {dim:,} numbers of plain float32 take ({4 * dim:,})")
+    if ratio is not None:
+        took = 1000 * record["times"]["query"]["index"]
+        parts.append(f"a query takes {took:.2g} ms, {duration_words(ratio)} in the same process")
     return ", ".join(parts)
 
 

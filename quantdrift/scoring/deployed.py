@@ -112,7 +112,7 @@ def score_deployed(
             told=record,
             notes=(*on_ranges(kept, n_docs), *(() if index is None else index.notes)),
             listed=listed,
-            times=None if index is None else _times(index, kept),
+            times=None if index is None else _times(index, kept, decoded, first),
         )
 
 
@@ -122,12 +122,20 @@ def _described(index: SearchIndex, n_docs: int) -> dict[str, Any]:
     return {**told, "bytes_per_document": None if told["bytes"] is None else told["bytes"] / n_docs}
 
 
-def _times(index: SearchIndex, kept: Stored) -> dict[str, float]:
-    """Return the median seconds of a single query, by the index and by exact search, in this process."""
+def _times(index: SearchIndex, kept: Stored, decoded: Tensor | None, first: int) -> dict[str, float]:
+    """Return the median seconds of a single query, by the index and by exact search, in this process.
+
+    The index also finds the documents to rescore, and these are scored again.
+    """
     some = kept.queries[: _TIMED + 1]
     wanted = min(index.returns or DEFAULT_LIMIT, len(kept.documents))
+
+    def searched(query: Tensor) -> object:
+        positions = index.search(query[None].numpy(), min(max(wanted, first), len(kept.documents))).positions[0]
+        return None if decoded is None else (decoded[positions] @ query).topk(min(wanted, len(positions)))
+
     searches: dict[str, Callable[[Tensor], object]] = {
-        "index": lambda query: index.search(query[None].numpy(), wanted),
+        "index": searched,
         "exact": lambda query: (kept.documents @ query).topk(wanted),
     }
     seconds: dict[str, float] = {}

@@ -14,6 +14,7 @@ from quantdrift.metrics.base import estimates as estimated
 from quantdrift.metrics.numbers import show
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies, is_part
+from quantdrift.runs.words import query_ratio, stored_bytes
 from quantdrift.scheme import Scheme
 from quantdrift.show.tables import Column
 from quantdrift.statistics.estimates import Estimate
@@ -51,15 +52,12 @@ class Result:
     @property
     def bytes_per_document(self) -> float | None:
         """Bytes of a document, in its index if there is one; None for embeddings stored as they are."""
-        deployed = {} if self.run is None else self.run.record.get("deployment") or {}
-        size: float | None = (deployed.get("index") or deployed).get("bytes_per_document")
-        return size
+        return None if self.run is None else stored_bytes(self.run.record)
 
     @property
     def query_ratio(self) -> float | None:
         """Time of a query in the index, as a multiple of exact search; None if not timed."""
-        times = {} if self.run is None else self.run.record["times"].get("query", {})
-        return times.get("ratio")
+        return None if self.run is None else query_ratio(self.run.record)
 
     @property
     def n_inputs(self) -> int | None:

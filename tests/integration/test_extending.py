@@ -218,6 +218,8 @@ def test_waterfall_and_repair(quantdrift: Says, place: Path) -> None:
     mended = json.loads(quantdrift("repair", place / "tiny@W3", *data, "--quantizers", "rtn,powers"))
     assert any("powers" in each["scheme"] for each in mended["tried"])
     assert any("+norms=1" in each["scheme"] for each in mended["deployments"])
+    finer = json.loads(quantdrift("repair", place / "tiny@fp+decimals=1", *data, "--out", "finer"))["deployments"]
+    assert [each["scheme"] for each in finer] == ["fp+decimals=1", "fp+decimals=2", "fp+decimals=3"]
 
 
 @pytest.mark.slow

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from quantdrift.builtin.sentence.work import SentenceEncoder
 from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import save_backbone, text
 from support.command_line import cli
@@ -14,6 +16,18 @@ __all__ = ["Run", "corpora", "one_thread", "place", "quantdrift", "text"]
 
 N_QUERIES, N_DOCS = 40, 30
 Run = Callable[..., str]
+
+
+def counted_inputs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list to which each pass of a model that embeds adds its number of inputs."""
+    encoded, encode = list[int](), SentenceEncoder.encode
+
+    def counted(self: SentenceEncoder, items: Any, role: Any, batch_size: int) -> Any:
+        encoded.append(len(items))
+        return encode(self, items, role, batch_size)
+
+    monkeypatch.setattr(SentenceEncoder, "encode", counted)
+    return encoded
 
 
 def _write(folder: Path, start: int) -> None:

@@ -21,11 +21,17 @@ def _lines(activations: Mapping[str, Any]) -> Iterator[str]:
     yield f"inputs of {covered} at {activations['bits']} bits{grid}, {scale}{only}"
 
 
+def _remedies(scheme: Scheme) -> Iterator[Scheme]:
+    """A scale for each token, where there is one per layer."""
+    one_scale = scheme.activation_bits is not None and input_scale(scheme) == "tensor"
+    if one_scale and "token" in QUANTIZERS[scheme.quantizer].ranges:
+        yield scheme.with_option("act", "token")
+
+
 def _mend(scheme: Scheme) -> Advice:
-    if input_scale(scheme) != "tensor" or "token" not in QUANTIZERS[scheme.quantizer].ranges:
-        return Advice(what="Leave the inputs of the layers at full precision.")
-    finer = scheme.with_option("act", "token")
-    return Advice(what="Give each token a scale of its own.", scheme=finer, command="run")
+    for finer in _remedies(scheme):
+        return Advice(what="Give each token a scale of its own.", scheme=finer, command="run")
+    return Advice(what="Leave the inputs of the layers at full precision.")
 
 
 STAGE = Stage(
@@ -45,6 +51,7 @@ STAGE = Stage(
         scheme.activation_bits is not None and QUANTIZERS[scheme.quantizer].depends_on_batch
     ),
     calibrates=lambda scheme: scheme.activation_bits is not None and input_scale(scheme) == "tensor",
+    remedies=_remedies,
     advice=_mend,
     record_key="activations",
     run_lines=_lines,

@@ -1,5 +1,8 @@
 """The approximate index of a search; each engine is a module or an entry point of another package."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.extras import extras_named, refuse_missing
 from quantdrift.builtin.index.engine import ENGINES, engine_of
@@ -43,6 +46,21 @@ def _mend(scheme: Scheme) -> Advice:
     return rescored(scheme) or Advice(what="Take an index that finds more.")
 
 
+def _remedies(scheme: Scheme) -> Iterator[Scheme]:
+    """A wider search, and other indexes of the engine, which may code embeddings themselves in place of `+emb=`."""
+    name, search = scheme.option("index"), scheme.option("search")
+    if name is None:
+        return
+    engine = engine_of(name)
+    if wider := engine.wider(name, search):
+        yield scheme.with_option("search", wider)
+        yield scheme.with_option("search", engine.wider(name, wider) or wider)
+    for other in engine.others(name):
+        yield (more := scheme.with_option("index", other))
+        if scheme.option("emb") in CODED:
+            yield replace(more, options=tuple(option for option in more.options if option[0] != "emb"))
+
+
 STAGE = Stage(
     what="the index that is searched",
     kind="vectors",
@@ -61,6 +79,7 @@ STAGE = Stage(
     check=_check,
     refuse=_refuse,
     uses_seed=True,
+    remedies=_remedies,
     needs=lambda scheme: [package.name for package in engine_of(scheme.option("index", "")).packages],
     versions=lambda scheme: ENGINES.versions(engine_of(scheme.option("index", ""))),
     stores_codes=lambda scheme: scheme.option("index") is not None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,7 @@ class Engine:
         built: numbers for building, `+index=NAME:WORD,KEY=N`, with their ranges.
         asked: numbers for searching, `+search=KEY=N`, with their ranges.
         wider: returns the `+search=` that searches more of an index; None if unknown.
+        others: returns other `+index=` that may change fewer answers: finer codes, or more links of a graph.
         codes: whether it takes embeddings that `+emb=` has coded.
         place: position in the order in which engines are tried, ascending.
     """
@@ -80,6 +81,7 @@ class Engine:
     built: Ranges = field(default_factory=dict)
     asked: Ranges = field(default_factory=dict)
     wider: Callable[[str, str | None], str | None] = lambda *_: None
+    others: Callable[[str], Iterable[str]] = lambda _: ()
     codes: bool = False
     place: int = 50
 

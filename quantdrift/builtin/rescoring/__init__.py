@@ -1,5 +1,7 @@
 """Rescoring: the first documents that codes have found are scored again with uncoded queries."""
 
+from collections.abc import Iterator
+
 from quantdrift.kinds import stage as stages
 from quantdrift.kinds.precisions import CODED
 from quantdrift.kinds.stage import Advice, Option, Stage
@@ -20,6 +22,13 @@ def rescored(scheme: Scheme) -> Advice | None:
     return Advice(what="Score the first answers again with uncoded queries.", scheme=more, command="run")
 
 
+def _remedies(scheme: Scheme) -> Iterator[Scheme]:
+    """More documents to rescore, where codes have found them."""
+    if _check(scheme) is None:
+        factor = int(scheme.option("rescore", "1"))
+        yield from (scheme.with_option("rescore", str(times * factor)) for times in (4, 16))
+
+
 STAGE = Stage(
     what="what codes have found, scored again",
     kind="vectors",
@@ -31,5 +40,7 @@ STAGE = Stage(
         )
     },
     check=_check,
+    remedies=_remedies,
+    advice=rescored,
     in_waterfall=False,
 )

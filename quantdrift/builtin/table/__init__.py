@@ -20,6 +20,7 @@ STAGE = Stage(
     options={"table": Option(pattern="8|4", values="8 or 4, the bits of the token embedding matrix")},
     before_layers=True,
     repair_options=({"table": "8"},),
+    remedies=lambda scheme: [scheme.with_option("table", "8")] if scheme.option("table") else [],
     formats=("safetensors",),
     advice=lambda _: Advice(what="Give the token embeddings more bits (+table=8), or leave them at full precision."),
     record_key="embedding_table",

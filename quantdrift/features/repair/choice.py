@@ -1,6 +1,7 @@
 """The configurations that repair tries, and the choice among those it measured.
 
-A configuration is a scheme that spends the bits of the plain scheme in another way. A deployment is a measured one.
+A configuration is a scheme that takes the place of the plain scheme, the one that is to be repaired. A deployment is a
+measured one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.base.errors import UnsupportedError
-from quantdrift.builtin.weights import not_plain
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES, Kind
+from quantdrift.runs.words import query_ratio, stored_bytes
 from quantdrift.scheme import Scheme
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
 from quantdrift.statistics.paired import paired_rate_difference
@@ -32,16 +32,10 @@ GROUPS = (64, 32)
 """Finer group sizes."""
 MORE = 0.125
 """Default budget above the bits of the plain scheme, in bits per linear weight."""
+SLOWER = 4.0
+"""Default budget of the time of a query, as a multiple of the plain scheme's: such times vary from run to run."""
 WIDTHS = (2, 3, 4, 5, 6, 8)
 """Widths of an allocation by gap."""
-
-
-def check_plain(scheme: Scheme) -> None:
-    """Refuse a scheme that is not plain."""
-    for problem in not_plain(scheme):
-        raise UnsupportedError(
-            f"{scheme}: {problem}; expected the plain scheme that is to be repaired, such as W4 or W3-g64"
-        )
 
 
 def uniform_configurations(scheme: Scheme, quantizers: Sequence[str]) -> list[Scheme]:
@@ -96,7 +90,7 @@ class Tried:
         shift: root mean square of the shifts of the gap to the runner-up, in units of the score.
         likely: share of these inputs whose gap closes.
         n: inputs of the trial.
-        reason: why there is no shift.
+        reason: why there is no shift, or no run.
     """
 
     scheme: Scheme
@@ -116,7 +110,8 @@ class Deployment:
         run: folder of its run.
         bits: bits per linear weight, scales counted.
         all_bits: bits per parameter of the whole model, scales counted.
-        vector_bits: bits per dimension of the stored embeddings; 0 if none are stored.
+        stored: bytes of a document, in its index if there is one; None if none are stored, or unknown.
+        time: time of a query, as a multiple of exact search; None if there is no search.
         changed: bool [n_inputs], whether the top-1 changed.
         difference: change rate minus that of the plain scheme, paired; None for the plain scheme itself.
     """
@@ -125,7 +120,8 @@ class Deployment:
     run: str
     bits: float
     all_bits: float
-    vector_bits: int = 0
+    stored: float | None = None
+    time: float | None = None
     changed: NDArray[np.bool_] = field(repr=False, compare=False)
     difference: Estimate | None = None
 
@@ -141,20 +137,46 @@ class Deployment:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        fields = {name: getattr(self, name) for name in ("run", "bits", "all_bits", "vector_bits")}
+        fields = {"run": self.run, "bits": self.bits, "all_bits": self.all_bits}
+        fields |= {"bytes_per_document": self.stored, "query_ratio": self.time}
         difference = self.difference and self.difference.to_json()
         return {"scheme": str(self.scheme), **fields, "flip@1": self.flips.to_json(), "difference": difference}
 
 
-def deployment_of(scheme: Scheme, evidence: Evidence, bits: Mapping[str, float], run: str) -> Deployment:
-    """The deployment that a run measured."""
-    sizes = [size for stage in STAGES.values() if (size := stage.vector_bits(scheme)) is not None]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a deployment may take to be chosen; None for no limit.
+
+    Attributes:
+        bits: bits per linear weight, scales counted.
+        stored: bytes of a document.
+        time: time of a query, as a multiple of exact search.
+    """
+
+    bits: float
+    stored: float | None = None
+    time: float | None = None
+
+    def has_room_for(self, deployment: Deployment) -> bool:
+        """Whether a deployment takes no more."""
+        names = ("bits", "stored", "time")
+        both = [(getattr(deployment, name), getattr(self, name)) for name in names]
+        return all(taken <= most + 1e-9 for taken, most in both if taken is not None and most is not None)
+
+
+def deployment_of(
+    scheme: Scheme, evidence: Evidence, record: Mapping[str, Any], run: str, *, plain: float | None
+) -> Deployment:
+    """The deployment that a run measured; `plain` are the bytes of a document in float32, None if none are stored."""
+    bits, size = record["bits_per_weight"], stored_bytes(record)
+    indexed = (record.get("deployment") or {}).get("index") is not None
     return Deployment(
         scheme=scheme,
         run=run,
         bits=bits["linear_with_scales"],
         all_bits=bits["all_parameters"],
-        vector_bits=0 if evidence.confidence is not None else min([32, *sizes]),
+        stored=plain if size is None and "deployment" not in record else size,
+        time=None if evidence.confidence is not None else query_ratio(record) if indexed else 1.0,
         changed=np.asarray(perturbation.flips(evidence), dtype=np.bool_),
     )
 
@@ -166,8 +188,20 @@ def against_plain(candidates: Sequence[Deployment]) -> list[Deployment]:
     return [plain, *(replace(other, difference=step) for other, step in zip(others, differences, strict=True))]
 
 
+def apart(n: int, seed: int) -> NDArray[np.bool_]:
+    """Whether each of n held-out inputs is for measuring what was chosen, and not for the choice; half of them are."""
+    rows = np.zeros(n, dtype=np.bool_)
+    rows[np.random.default_rng(seed).permutation(n)[: n // 2]] = True
+    return rows
+
+
+def on_rows(rows: NDArray[np.bool_], candidates: Sequence[Deployment]) -> list[Deployment]:
+    """Deployments on some of their inputs."""
+    return against_plain([replace(deployment, changed=deployment.changed[rows]) for deployment in candidates])
+
+
 def chosen_apart(
-    candidates: Sequence[Deployment], bits: float, *, tried: Sequence[Tried] = (), seed: int = 0
+    candidates: Sequence[Deployment], budget: Budget, *, tried: Sequence[Tried] = (), seed: int = 0
 ) -> "Repair":
     """Choose on one half of the held-out inputs, and measure the chosen deployment on the other.
 
@@ -175,26 +209,20 @@ def chosen_apart(
 
     Args:
         candidates: deployments on the same inputs, the plain scheme first.
-        bits: the budget in bits per linear weight, scales counted.
+        budget: what the chosen one may take.
         tried: the results of trials.
         seed: random seed of the halves.
     """
-    n = len(candidates[0].changed)
-    apart = np.zeros(n, dtype=np.bool_)
-    apart[np.random.default_rng(seed).permutation(n)[: n // 2]] = True
-
-    def on(rows: NDArray[np.bool_], *some: Deployment) -> list[Deployment]:
-        return against_plain([replace(deployment, changed=deployment.changed[rows]) for deployment in some])
-
-    seen = on(~apart, *candidates)
-    chosen = best(seen, bits)
-    plain, confirmed = on(apart, candidates[0], candidates[seen.index(chosen)])
-    return Repair(bits=bits, tried=tried, deployments=seen, chosen=chosen, plain=plain, confirmed=confirmed)
+    others = apart(len(candidates[0].changed), seed)
+    seen = on_rows(~others, candidates)
+    chosen = best(seen, budget)
+    plain, confirmed = on_rows(others, [candidates[0], candidates[seen.index(chosen)]])
+    return Repair(budget=budget, tried=tried, deployments=seen, chosen=chosen, plain=plain, confirmed=confirmed)
 
 
 def front(candidates: Sequence[Deployment]) -> list[bool]:
-    """Whether each deployment is on the Pareto front of bits and top-1 changes."""
-    points = [(deployment.all_bits, float(deployment.vector_bits), deployment.rate) for deployment in candidates]
+    """Whether each deployment is on the Pareto front of bits, bytes a document and top-1 changes."""
+    points = [(deployment.all_bits, deployment.stored or 0.0, deployment.rate) for deployment in candidates]
 
     def beaten(point: tuple[float, ...]) -> bool:
         return any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other in points)
@@ -202,10 +230,10 @@ def front(candidates: Sequence[Deployment]) -> list[bool]:
     return [not beaten(point) for point in points]
 
 
-def best(candidates: Sequence[Deployment], bits: float) -> Deployment:
-    """The deployment within the budget that changes the fewest answers."""
-    fitting = [deployment for deployment in candidates if deployment.bits <= bits + 1e-9] or [candidates[0]]
-    return min(fitting, key=lambda deployment: (deployment.rate, deployment.all_bits))
+def best(candidates: Sequence[Deployment], budget: Budget) -> Deployment:
+    """The deployment within the budget that changes the fewest answers; of equals the first of the smallest."""
+    fitting = list(filter(budget.has_room_for, candidates)) or [candidates[0]]
+    return min(fitting, key=lambda each: (each.rate, each.all_bits, each.stored or 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +241,7 @@ class Repair:
     """The chosen deployment, measured on inputs that took no part in the choice.
 
     Attributes:
-        bits: the budget in bits per linear weight, scales counted.
+        budget: what the chosen one may take.
         tried: the trials, in order.
         deployments: the deployments on the inputs of the choice, the plain scheme first.
         chosen: the recommended one of them.
@@ -221,7 +249,7 @@ class Repair:
         confirmed: the chosen deployment on the other inputs, with its difference from the plain scheme there.
     """
 
-    bits: float
+    budget: Budget
     tried: Sequence[Tried]
     deployments: Sequence[Deployment]
     chosen: Deployment
@@ -231,7 +259,9 @@ class Repair:
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         return {
-            "bits": self.bits,
+            "bits": self.budget.bits,
+            "bytes_per_document": self.budget.stored,
+            "query_ratio": self.budget.time,
             "n_tuned": max((trial.n for trial in self.tried), default=0),
             "tried": [{**as_json(trial), "scheme": str(trial.scheme)} for trial in self.tried],
             "deployments": [

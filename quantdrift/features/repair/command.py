@@ -1,28 +1,36 @@
 """`quantdrift repair`: find the deployment of a model that changes the fewest answers."""
 
 import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quantdrift.base.errors import QuantDriftError, UnsupportedError
+from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
 from quantdrift.base.text import percent, with_interval
+from quantdrift.builtin.weights import not_plain
 from quantdrift.cli.options import OnData, OnModel, argument, flag, option, prints
 from quantdrift.features.repair import choice
-from quantdrift.scheme import Scheme
+from quantdrift.scheme import MAX_BITS, Scheme
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, table
 from quantdrift.spec.grammar import Spec, options_of, parse
+from quantdrift.spec.remedies import check_repairable
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairOptions(OnData, OnModel):
     """The options of `quantdrift repair`."""
 
-    spec: str = argument("SPEC: The model and the plain scheme that is to be repaired: minilm@W4")
+    spec: str = argument("SPEC: The deployment that is to be repaired: minilm@W4, or minilm@fp+emb=int8+index=HNSW32")
     bits: float | None = option(
         "B: The budget in bits per linear weight, scales counted; by default an eighth of a bit more than SPEC takes.",
         min=2,
+    )
+    stored: float | None = option("--bytes N: The budget in bytes a document; by default what SPEC takes.", min=1)
+    time: float | None = option(
+        "X: The budget of the time of a query, as a multiple of exact search; by default 4 times what SPEC takes.",
+        min=0,
     )
     quantizers: str | None = option(
         "NAME,NAME,...: Quantizers to try, of those with integer grids (quantdrift list quantizers); by default all "
@@ -38,12 +46,13 @@ class RepairOptions(OnData, OnModel):
 
 @prints("json")
 def command(options: RepairOptions) -> Output:
-    """Try configurations of a quantized model, and recommend the one that changes the fewest answers.
+    """Try configurations of a deployment, and recommend the one that changes the fewest answers.
 
-    Repair tries other quantizers, finer groups, widths by layer, tuning, the embedding matrix, the query side alone and
-    coded embeddings. Trials compare configurations on a third of the queries (of labelled data, on the training part)
-    by how far they move the gap. The best are run on the whole corpus, with rates over the other queries. Labels are
-    not used.
+    Where weights are quantized, repair tries other quantizers, finer groups, widths by layer, tuning, the embedding
+    matrix, the query side alone and coded embeddings. Where embeddings or an index are stored, it tries rescoring,
+    finer codes, other indexes, wider searches, and to do without. Trials compare weights on a third of the queries (of
+    labelled data, on the training part) by how far they move the gap. The best, and all that is stored, are run on the
+    whole corpus, with rates over the other queries. Labels are not used.
 
     The same command resumes where it was stopped. To see the benefit of answering unsure inputs at full precision too,
     take quantdrift route.
@@ -53,7 +62,9 @@ def command(options: RepairOptions) -> Output:
     More: docs/guides/repair.md
     """
     spec = parse(options.spec)
-    choice.check_plain(spec.scheme)
+    check_repairable(spec.scheme)
+    if any(not_plain(spec.scheme)) and (options.bits or options.quantizers):
+        raise QuantDriftError(f"{spec}: --bits and --quantizers are of weights, and none are searched for here")
     quantizers = _quantizers(options.quantizers)
     from quantdrift.allocation.record import nameable
     from quantdrift.base.records import check_writable
@@ -69,16 +80,26 @@ def command(options: RepairOptions) -> Output:
 
     how = options.how
     how["settings"] = replace(how["settings"], k=options.k, seed=options.seed)
-    how |= {"bits": options.bits, "quantizers": quantizers, "thorough": options.thorough}
+    how |= {"bits": options.bits, "stored": options.stored, "time": options.time}
+    how |= {"quantizers": quantizers, "thorough": options.thorough}
     with options.stoppable(f"{options.out} is not finished"):
         repair = Tuner(spec=spec, dataset=dataset, out=options.out, **how).repaired()
     return Output(
         data=repair.to_json(),
-        title=f"{options.spec} on {dataset.name}: at most {repair.bits:.4g} bits per linear weight, scales counted",
-        grids=[_trials(repair), _deployments(repair)],
+        title=f"{options.spec} on {dataset.name}: at most {_limits(repair)}",
+        grids=[*([_trials(repair)] if _made(repair) else []), _deployments(repair)],
         lines=_verdict(repair),
         next=_next(spec, repair, options, classes=isinstance(dataset, ClassificationDataset)),
     )
+
+
+def _limits(repair: choice.Repair) -> str:
+    budget, plain = repair.budget, repair.deployments[0]
+    limits = [f"{budget.bits:.4g} bits per linear weight, scales counted"] if plain.bits <= MAX_BITS else []
+    if budget.stored is not None and options_of(plain.scheme, "vectors"):
+        limits.append(f"{budget.stored:,.0f} bytes a document")
+    limits += [f"{budget.time:.2g} times the time of exact search"] if plain.time not in {None, 1} else []
+    return ", ".join(limits) or "as many bits as it has"
 
 
 def _quantizers(names: str | None) -> tuple[str, ...]:
@@ -97,32 +118,62 @@ _TRIALS = (
 )
 
 
-def _trials(repair: choice.Repair) -> Grid:
+def _made(repair: choice.Repair) -> list[choice.Tried]:
     last = {str(trial.scheme): trial for trial in repair.tried}.values()
-    made = sorted((trial for trial in last if trial.shift is not None), key=lambda trial: (-trial.n, trial.shift))
-    missing = [f"{trial.scheme} is left out: {trial.reason}" for trial in last if trial.shift is None]
-    return table(_TRIALS, made, title="Trials, on other inputs than the rates below", lines=missing)
+    return sorted((trial for trial in last if trial.shift is not None), key=lambda trial: (-trial.n, trial.shift or 0))
+
+
+def _left_out(repair: choice.Repair) -> list[str]:
+    last = {str(trial.scheme): trial for trial in repair.tried}.values()
+    return [f"{trial.scheme} is left out: {trial.reason}" for trial in last if trial.shift is None]
+
+
+def _trials(repair: choice.Repair) -> Grid:
+    title = "Trials, on other inputs than the rates below"
+    return table(_TRIALS, _made(repair), title=title, lines=_left_out(repair))
+
+
+_MEANING = {
+    "bits": "bits are of a linear weight, scales counted",
+    "of all": "of all stands for any parameter",
+    "bytes": "bytes are of a document",
+    "time": "time is of a query, as a multiple of exact search",
+}
+
+
+def _prices(tried: Sequence[choice.Deployment]) -> Iterator[Column]:
+    """The columns of bits, bytes and time, so far as there are any."""
+
+    def number(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    if tried[0].bits <= MAX_BITS or len({deployment.all_bits for deployment in tried}) > 1:
+        yield Column("bits", lambda row: f"{row[0].bits:.2f}")
+        yield Column("of all", lambda row: f"{row[0].all_bits:.2f}")
+    if any(deployment.stored for deployment in tried):
+        yield Column("bytes", lambda row: number(row[0].stored, ",.0f"))
+    if any(deployment.time not in {None, 1} for deployment in tried):
+        yield Column("time", lambda row: number(row[0].time, ".2g"))
 
 
 def _deployments(repair: choice.Repair) -> Grid:
     """One row for each deployment."""
-    stored = repair.deployments[0].vector_bits
+    tried = repair.deployments
+    prices = list(_prices(tried))
     columns = [
         Column("scheme", lambda row: _short(row[0].scheme) + "*" * row[1], kind="words"),
-        Column("bits", lambda row: f"{row[0].bits:.2f}"),
-        Column("of all", lambda row: f"{row[0].all_bits:.2f}"),
-        *([Column("stored", lambda row: row[0].vector_bits)] if stored else []),
+        *prices,
         Column("top-1 changes", lambda row: with_interval(row[0].flips)),
         Column("more than plain", lambda row: with_interval(row[0].difference, sign="+") if row[0].difference else "-"),
     ]
     lines = [
-        "The first is the plain scheme. Bits are per linear weight, scales counted, and of all parameters per parameter"
-        + ("; stored ones per dimension of a document's embedding." if stored else "."),
+        "; ".join(["The first is the plain scheme", *(_MEANING[column.title] for column in prices)]) + ".",
         "* no other deployment is as good in size and top-1 changes.",
+        *([] if _made(repair) else _left_out(repair)),
     ]
-    n = repair.deployments[0].flips.n
+    n = tried[0].flips.n
     title = f"On the {n} held-out inputs of the choice (95 % intervals, not adjusted for the choice)"
-    rows = list(zip(repair.deployments, choice.front(repair.deployments), strict=True))
+    rows = list(zip(tried, choice.front(tried), strict=True))
     return table(columns, rows, title=title, lines=lines)
 
 
@@ -144,6 +195,13 @@ def _verdict(repair: choice.Repair) -> list[str]:
         ]
     if chosen is not repair.deployments[0] and difference is not None and (difference.high or 0.0) >= 0:
         lines.append("The interval of the difference reaches 0, so it may be chance. More queries would tell.")
+    freest = min(repair.deployments, key=lambda deployment: deployment.rate)
+    if freest.rate < chosen.rate:
+        lines.append(
+            f"Beyond the limits (--bits, --bytes, --time) {_short(freest.scheme)} changes "
+            f"{with_interval(freest.flips)} of the inputs of the choice, and the recommended one "
+            f"{with_interval(chosen.flips)}."
+        )
     return lines
 
 
@@ -154,15 +212,17 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes:
     from quantdrift.models.files.saved import check_savable
 
     chosen, same = repair.chosen, f"{'' if classes else f' {options.data_words}'}{options.model_words}"
-    lines = [f"\nits run: {chosen.run}", f"the remaining changes: quantdrift show {shlex.quote(chosen.run)}"]
+    file = chosen.scheme.option("allocation")
+    named = f"{spec.model}@{chosen.scheme if file is None else choice.named_by(file, chosen.scheme)}"
+    lines = [f"\nrun it: quantdrift run {shlex.quote(named)} {options.data_words}{options.model_words}"]
+    lines += [f"its run: {chosen.run}", f"the remaining changes: quantdrift show {shlex.quote(chosen.run)}"]
     if chosen.scheme.query_only:
         lines.append("embed the documents at full precision, and queries with the quantized model:")
     stored = options_of(chosen.scheme, "vectors")  # quantize does not write these
     kept = tuple(pair for pair in chosen.scheme.options if f"+{pair[0]}=" not in stored)
-    scheme = replace(chosen.scheme, query_only=False, options=kept)
-    file = scheme.option("allocation")
-    named = f"{spec.model}@{scheme if file is None else choice.named_by(file, scheme)}"
-    with suppress(UnsupportedError):  # a scheme that quantize refuses is not advised
+    with suppress(UnsupportedError, SpecError):  # what quantize refuses, or where no model is quantized, is not advised
+        scheme = replace(chosen.scheme, query_only=False, options=kept)
+        named = f"{spec.model}@{scheme if file is None else choice.named_by(file, scheme)}"
         check_savable(scheme)
         check_saved(resolve(spec.model), options.revision)
         refuse_uncalibrated(Spec(model=spec.model, scheme=scheme), has_data=not classes)

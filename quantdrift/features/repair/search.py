@@ -4,6 +4,9 @@ A trial measures the shifts of some gaps, on inputs that are not used for rates:
 configurations apart with far fewer inputs than top-1 changes do. The better half of the quantizers is tried with finer
 groups and on more inputs, and the best of these with widths by gap. The best configurations are run on the whole
 corpus, with rates over held-out inputs.
+
+Stored embeddings and indexes need no trials: the embeddings of both arms are there, so each configuration is run. What
+the stages offer is tried beside the plain scheme, and then once more beside the best of all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,7 @@ from quantdrift.asking.ensure import ensure
 from quantdrift.asking.opening import LocalModel, Opened, load_model, open_pair
 from quantdrift.base.errors import DataError, MissingExtraError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress
+from quantdrift.builtin.weights import not_plain
 from quantdrift.candidate.refusals import check_pair
 from quantdrift.data.images import contents_of
 from quantdrift.data.labelled import ClassificationDataset, Dataset
@@ -33,9 +38,11 @@ from quantdrift.models.inputs import Rows, Settings
 from quantdrift.models.model import check_vectors
 from quantdrift.models.store import EmbeddingStore, digest_of, key_of
 from quantdrift.runs.folder import Run
+from quantdrift.runs.words import duration_words
 from quantdrift.scheme import Scheme
 from quantdrift.sensitivity.allocate import choose_widths
-from quantdrift.spec.grammar import Spec
+from quantdrift.spec.grammar import Spec, options_of
+from quantdrift.spec.remedies import remedies_of, repaired_kinds
 
 STEPS = (32, 160)
 """Inputs of the trials in the first and in the second step."""
@@ -51,9 +58,12 @@ class Tuner:
     labelled data the train part is for trials.
 
     Attributes:
-        spec: the model with the plain scheme, which has passed `check_plain`.
+        spec: the model with the plain scheme, which has passed `check_repairable`.
         dataset: a search or labelled inputs.
         bits: the budget in bits per linear weight, scales counted; by default MORE above the plain scheme.
+        stored: the budget in bytes a document; by default what the plain scheme takes.
+        time: the budget of the time of a query, as a multiple of exact search; by default SLOWER times the plain
+            scheme's.
         quantizers: the quantizers to try.
         thorough: whether to try slow configurations too.
         out: folder of the runs and of the allocation.
@@ -65,11 +75,15 @@ class Tuner:
         model: the model, which is loaded once.
         held: positions of the held-out queries; None for labelled data.
         tried: the results of trials.
+        reuse: whether finished runs are taken; None for only where a change of the models' files would show.
+        folder: where embeddings are for this time; None if they are kept.
     """
 
     spec: Spec
     dataset: Dataset
     bits: float | None
+    stored: float | None
+    time: float | None
     quantizers: Sequence[str]
     thorough: bool
     out: Path
@@ -81,9 +95,14 @@ class Tuner:
     model: LocalModel = field(init=False)
     held: Rows | None = field(init=False, default=None)
     tried: list[choice.Tried] = field(init=False, default_factory=list)
+    reuse: bool | None = field(init=False, default=None)
+    folder: TemporaryDirectory[str] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        """Load the model, and hold out queries."""
+        """Load the model, and hold out queries; all that is tried shares embeddings, with --no-cache for this time."""
+        if self.store.root is None:
+            self.reuse, self.folder = False, TemporaryDirectory(prefix="quantdrift-")
+            self.store = EmbeddingStore(Path(self.folder.name))
         means: Any = {"device": self.device, "revision": self.revision, **self.settings.loading}
         kind = None
         if isinstance(self.dataset, ClassificationDataset):
@@ -96,7 +115,13 @@ class Tuner:
                 f"repair chooses on one half of the held-out inputs and measures on the other; got {n} input"
             )
         self.model = load_model(self.spec.model, kind, **means)
-        check_vectors(self.model, f"{self.spec}: configurations are compared")
+        if self.searches_weights:
+            check_vectors(self.model, f"{self.spec}: configurations are compared")
+
+    @property
+    def searches_weights(self) -> bool:
+        """Whether other quantizers, groups and widths are tried."""
+        return not any(not_plain(self.spec.scheme))
 
     def repaired(self) -> choice.Repair:
         """Try configurations within the budget, and choose a deployment."""
@@ -107,11 +132,36 @@ class Tuner:
                 f"{self.spec} takes {needed:g} bits per linear weight, scales counted, and the budget is {bits:g}; "
                 "raise it, or start from a narrower scheme"
             )
-        weights = list(self._weights(bits))
-        bases = weights if self.thorough else weights[-1:]
-        finalists = [self.spec.scheme, *weights, *(made for base in bases for made in self._around(base))]
-        candidates: list[choice.Deployment] = []
-        for scheme in dict.fromkeys(finalists):
+        plain, measured = self.spec.scheme, dict[Scheme, choice.Deployment]()
+        self._measure([plain], measured)
+        budget = self._budget(measured[plain], bits)
+        weights = list(self._weights(bits)) if self.searches_weights else []
+        bases = (weights if self.thorough else weights[-1:]) or [plain]
+        self._measure([*weights, *(made for base in bases for made in self._around(base))], measured)
+        if options_of(plain, "vectors"):
+            self._measure(remedies_of(plain, "vectors"), measured)
+            others = choice.apart(len(measured[plain].changed), self.settings.seed)
+            seen = choice.best(choice.on_rows(~others, [*measured.values()]), budget)
+            self._measure(remedies_of(seen.scheme, "vectors"), measured)
+        return choice.chosen_apart([*measured.values()], budget, tried=self.tried, seed=self.settings.seed)
+
+    def _budget(self, plain: choice.Deployment, bits: float) -> choice.Budget:
+        """What the recommended deployment may take; UnsupportedError if that is less than the plain scheme takes."""
+        usual = None if plain.time is None else choice.SLOWER * plain.time
+        budget = choice.Budget(bits=bits, stored=self.stored or plain.stored, time=self.time or usual)
+        if not budget.has_room_for(plain):
+            raise UnsupportedError(
+                f"{self.spec} takes {plain.stored or 0:,.0f} bytes a document, and a query takes "
+                f"{duration_words(plain.time or 1.0)}; expected --bytes and --time of no less, or a smaller scheme"
+            )
+        return budget
+
+    def _measure(self, schemes: Sequence[Scheme], measured: dict[Scheme, choice.Deployment]) -> None:
+        """Add the deployments of schemes that are not measured yet; one that cannot be made gets its reason."""
+        for scheme in dict.fromkeys(schemes):
+            failed = {trial.scheme for trial in self.tried if trial.reason is not None} - {self.spec.scheme}
+            if scheme in measured or scheme in failed:
+                continue
             try:
                 run = self._run(scheme)
             except (MissingExtraError, UnsupportedError) as error:
@@ -119,9 +169,14 @@ class Tuner:
                     raise
                 self.tried.append(choice.Tried(scheme=scheme, reason=str(error)))
                 continue
-            bits_of = run.record["bits_per_weight"]
-            candidates.append(choice.deployment_of(scheme, run.evidence(), bits_of, str(run.path)))
-        return choice.chosen_apart(candidates, bits, tried=self.tried, seed=self.settings.seed)
+            about = run.record, str(run.path)
+            measured[scheme] = choice.deployment_of(scheme, run.evidence(), *about, plain=self._plain_bytes)
+
+    @cached_property
+    def _plain_bytes(self) -> float | None:
+        """Bytes of a document's embedding in float32; None if none is stored, or several."""
+        vectors = self.plain[0].reading.of == "vectors" if isinstance(self.plain[0].reading, Search) else False
+        return 4.0 * self.reference[-1].shape[1] if vectors else None
 
     # --- configurations as pairs ------------------------------------------------------------------
 
@@ -154,6 +209,7 @@ class Tuner:
         """Run a configuration on the whole corpus, with rates over the held-out queries; an existing run is reused."""
         opened, _ = self._open(scheme)
         of_widths = {"allocation", "widths"}  # the fingerprint has the widths themselves
+        of_widths = of_widths if scheme.option("allocation") else set()
         named = replace(scheme, options=tuple(option for option in scheme.options if option[0] not in of_widths))
         place = self.out / str(named).replace("/", "_")
         settings = replace(self.settings, noise_floor=False)
@@ -168,7 +224,7 @@ class Tuner:
         )
         means: Any = {"settings": settings, "store": self.store, "progress": self.progress}
         with self._attempted(scheme):
-            return ensure(ask, place, **means, opened=lambda: opened, reuse=None if self.store.root else False)
+            return ensure(ask, place, **means, opened=lambda: opened, reuse=self.reuse)
 
     # --- trials -----------------------------------------------------------------------------------
 
@@ -271,9 +327,15 @@ class Tuner:
 
     def _around(self, weights: Scheme) -> Iterator[Scheme]:
         """Combine a configuration of the weights with further stages."""
-        of_model = choice.staged_configurations(weights, "model", thorough=self.thorough)
+        kinds = repaired_kinds(self.spec.scheme)
+        of_model = remedies_of(weights, *(kind for kind in kinds if kind != "vectors"))
+        if self.searches_weights:
+            of_model = [*choice.staged_configurations(weights, "model", thorough=self.thorough), *of_model]
         yield from of_model
-        if self.held is not None:
+        if self.held is None:
+            return
+        if self.searches_weights:
             for scheme in (weights, *of_model):
                 yield replace(scheme, query_only=True)
             yield from choice.staged_configurations(weights, "vectors", thorough=self.thorough)
+        yield from remedies_of(weights, "vectors")

@@ -1,6 +1,7 @@
 """`quantdrift repair` on a tiny model: what it recommends is a run, and a second time nothing is made again."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from quantdrift.spec.grammar import Spec, parse, parse_scheme
 from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import WORDS
 from support.command_line import cli
-from support.tiny_command_line import Run, one_thread, place, quantdrift
+from support.tiny_command_line import N_DOCS, N_QUERIES, Run, counted_inputs, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
 
@@ -61,6 +62,43 @@ def test_a_deployment_is_recommended_and_its_rates_are_those_of_its_run(quantdri
     assert "saved as safetensors" in quantdrift(*command.replace("FOLDER", "made", 1).split()[3:])
 
 
+def test_what_is_stored_is_repaired_in_one_pass(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss", reason="the extra 'faiss' is not installed")
+    encoded = counted_inputs(monkeypatch)
+    asked = ("repair", "TINY@fp+emb=binary+index=HNSW8", "--data", "ROOT/data", "--out", "out", "-k", "10")
+    result = json.loads(quantdrift(*asked, "--no-cache", "--json"))
+    tried = {each["scheme"]: each for each in result["deployments"]}
+    assert sum(n for n in encoded if n != 2) == N_QUERIES + N_DOCS  # 2 to see which layers they reach
+    plain, chosen = result["deployments"][0], result["deployments"][result["chosen"]]
+    assert {"fp+emb=binary+index=HNSW8+rescore=4", "fp+emb=int8+index=HNSW8", "fp+index=HNSW8_SQ8"} < tried.keys()
+    assert plain["scheme"] == "fp+emb=binary+index=HNSW8"
+    assert chosen["flip@1"]["value"] < plain["flip@1"]["value"]
+    prices = ("bytes_per_document", "query_ratio")
+    assert [result[price] for price in prices] == [plain[prices[0]], choice.SLOWER * plain[prices[1]]]
+    for each in tried.values():
+        record = read_run(Path(each["run"])).record
+        stored = record["deployment"]["index"] or record["deployment"]
+        ratio = record["times"]["query"]["ratio"] if record["deployment"]["index"] else 1
+        assert [each[price] for price in prices] == [stored["bytes_per_document"], ratio]
+        if all(each[price] <= result[price] for price in prices):
+            assert each["flip@1"]["value"] >= chosen["flip@1"]["value"]
+    shown = quantdrift(*asked)
+    (command,) = [line for line in shown.splitlines() if line.startswith("run it: ")]
+    assert f"@{chosen['scheme']} " in quantdrift(*shlex.split(command)[3:], "-k", "10")
+    assert "make it" not in shown
+    assert "bytes a document" in quantdrift(*asked, "--bytes", "9", code=2)
+    assert "--bits and --quantizers are of weights" in quantdrift(*asked, "--bits", "4", code=2)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_weights_and_what_is_stored_are_repaired_together(quantdrift: Run) -> None:
+    asked = ("repair", "TINY@W3-g32+emb=binary", "--data", "ROOT/data", "--quantizers", "rtn", "--bits", "4.25")
+    made = [each["scheme"] for each in json.loads(quantdrift(*asked, "--json"))["deployments"]]
+    assert {"W3-g32-rtn+emb=binary+rescore=4", "W3-g32-rtn+emb=int8", "W3-g32-rtn"} < {*made}
+    assert any("+allocation=" in scheme and "+rescore=4" in scheme for scheme in made)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_inputs_of_layers_stay_quantized_in_all_that_is_tried(quantdrift: Run) -> None:
@@ -88,14 +126,8 @@ def test_another_file_to_calibrate_on_is_another_trial(quantdrift: Run, tmp_path
 @pytest.mark.slow
 def test_what_an_allocation_is_used_by_is_what_it_was_asked_for(quantdrift: Run, tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("\n".join(WORDS))
-    asked = (
-        "allocate",
-        "TINY@W3.5-g32-gptq+gap+calib=t.txt+grid=library",
-        "--data",
-        "ROOT/data",
-        "--dtype",
-        "bfloat16",
-    )
+    asked = ("allocate", "TINY@W3.5-g32-gptq+gap+calib=t.txt+grid=library", "--data", "ROOT/data")
+    asked += ("--dtype", "bfloat16")
     told = quantdrift(*asked, "--out", "al.json").split("use it: quantdrift ")[1]
     run = json.loads(quantdrift(*told.splitlines()[0].split(), "--json"))
     assert "+calib=t.txt+grid=library" in run["spec"]
@@ -112,13 +144,15 @@ def test_what_can_be_typed_next_makes_what_was_measured(tmp_path: Path) -> None:
     chosen = choice.Deployment(
         scheme=parse_scheme("W4+emb=int8"), run="r", bits=4, all_bits=9, changed=np.zeros(3, dtype=bool)
     )
-    told = choice.chosen_apart([chosen], 4)
+    told = choice.chosen_apart([chosen], choice.Budget(bits=4))
     options = command.RepairOptions(spec="minilm@W4", dtype="bfloat16", task="T", split="dev", **UNSAID)
     lines = command._next(parse("minilm@W4"), told, options, classes=False)
     made = "make it: quantdrift quantize minilm@W4-g128-rtn --out FOLDER"
-    assert lines[2] == f"{made} --task T --split dev --dtype bfloat16"
-    assert lines[3].endswith("quantdrift route r")
-    assert command._next(parse("minilm@W4"), told, options, classes=True)[2] == f"{made} --dtype bfloat16"
+    same = "--task T --split dev --dtype bfloat16"
+    assert lines[0] == f"\nrun it: quantdrift run minilm@W4-g128-rtn+emb=int8 {same}"
+    assert lines[3] == f"{made} {same}"
+    assert lines[4].endswith("quantdrift route r")
+    assert command._next(parse("minilm@W4"), told, options, classes=True)[3] == f"{made} --dtype bfloat16"
     assert "the plain scheme" in command._verdict(told)[0]
 
 
@@ -132,10 +166,10 @@ def test_what_quantize_refuses_is_not_advised(scheme: str, classes: bool | None,
     chosen = choice.Deployment(
         scheme=parse_scheme(scheme), run="r", bits=4, all_bits=9, changed=np.zeros(3, dtype=bool)
     )
-    told = choice.chosen_apart([chosen], 4)
+    told = choice.chosen_apart([chosen], choice.Budget(bits=4))
     options = command.RepairOptions(spec="", dtype="float32", task="T", split="test", **UNSAID)
     lines = command._next(Spec(model=model, scheme=parse_scheme("W4")), told, options, classes=bool(classes))
-    assert not any("quantize" in line for line in lines)
+    assert not any("quantdrift quantize" in line for line in lines)
     data = [] if classes else ["--task", "PythonDocsSmall"]
     code, _, err = cli("quantize", f"{model}@{scheme}", "-o", tmp_path / "out", *data)
     assert (code, err.count("\n")) == (2, 1)
@@ -162,7 +196,7 @@ def test_thorough_builds_on_every_group_size_and_on_widths_by_gap(quantdrift: Ru
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("TINY@W3.5+gap",), "its bits are chosen by layer already; expected the plain scheme"),
+        (("TINY@W3.5+gap",), "its bits are chosen by layer already, and its other stages offer nothing to try"),
         (("TINY@W4", "--quantizers", "rtn,gtpq"), "--quantizers 'gtpq': expected names of rtn"),
         (("TINY@W4", "--out", "my out"), "--out my out: expected no spaces, '+' and '@'"),
         (("TINY@W4", "--bits", "4"), "takes 4.16312 bits per linear weight"),

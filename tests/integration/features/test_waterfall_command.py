@@ -8,8 +8,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("faiss", reason="the extra 'faiss' is not installed")
 
-from quantdrift.builtin.sentence.work import SentenceEncoder
-from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
+from support.tiny_command_line import Run, corpora, counted_inputs, one_thread, place, quantdrift
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]
 
@@ -17,13 +16,7 @@ SPEC = "TINY@W3+emb=int8+index=IVF4,Flat"
 
 
 def test_shares_add_up_to_what_run_finds(place: Path, quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded, encode = [], SentenceEncoder.encode
-
-    def counted(self, items, role, batch_size):
-        encoded.append(len(items))
-        return encode(self, items, role, batch_size)
-
-    monkeypatch.setattr(SentenceEncoder, "encode", counted)
+    encoded = counted_inputs(monkeypatch)
     result = json.loads(quantdrift("waterfall", SPEC, "--data", "ROOT/a", "-k", "20", "--no-noise-floor", "--json"))
     n = len((place / "a" / "corpus.jsonl").read_text().splitlines())
     n += len((place / "a" / "queries.jsonl").read_text().splitlines())

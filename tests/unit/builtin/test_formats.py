@@ -13,10 +13,10 @@ from quantdrift.builtin.onnx.saving import pack
 from quantdrift.candidate.calibration.candidate import LayerStore
 from quantdrift.candidate.calibration.in_order import LayerCandidate
 from quantdrift.candidate.pair import QuantizedPair
-from quantdrift.features.repair.choice import check_plain
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.models.files.saved import check_savable
 from quantdrift.spec.grammar import only, parse, parse_scheme, stages_of
+from quantdrift.spec.remedies import check_repairable
 from support.quantizer_samples import made
 
 FORMATS = [name for name, entry in QUANTIZERS.items() if entry.widths]
@@ -252,7 +252,8 @@ def test_a_folder_that_cannot_hold_a_format_is_refused_by_its_name(name: str) ->
 
 def test_repair_has_nothing_to_try_beside_a_format() -> None:
     with pytest.raises(UnsupportedError, match="nf4"):
-        check_plain(parse_scheme("W4-nf4"))
+        check_repairable(parse_scheme("W4-nf4"))
+    check_repairable(parse_scheme("W4-nf4+emb=int8"))
 
 
 # --- candidates ---------------------------------------------------------------------------------------

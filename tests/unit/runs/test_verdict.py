@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.features.repair.choice import check_plain
 from quantdrift.features.waterfall.shares import combinations_of
 from quantdrift.kinds.stage import STAGES
 from quantdrift.metrics import measure
 from quantdrift.runs.verdict import TONES, Verdict, verdict
 from quantdrift.spec.grammar import parse, parse_scheme
+from quantdrift.spec.remedies import check_repairable
 from quantdrift.statistics.estimates import share_estimate
 from quantdrift.statistics.standing import Tolerances
 from support.places import ROOT
@@ -141,7 +141,7 @@ def test_every_command_that_a_verdict_advises_passes_that_commands_own_checks(sc
             if name == "index" and "lancedb" not in scheme:
                 stage.refuse(advised.scheme)
     if command == "repair":
-        check_plain(advised.scheme)
+        check_repairable(advised.scheme)
     elif command == "waterfall":
         assert len(combinations_of(advised.scheme)) > 1
     else:
@@ -161,8 +161,10 @@ def test_the_stage_that_changes_most_is_mended() -> None:
     assert "waterfall" in advised("W4+emb=int8")
     # of two models there is nothing that this command could make, and of rows rescoring is refused
     assert verdict({**record_of(**LOST), "spec": "minilm vs ./other"}).command == ""
-    rows = {**record_of(**LOST), "spec": "minilm@fp+emb=int8", "deployment": {"rows_per_document": 2.0}}
-    assert "rescore" not in verdict(rows).command
+    rows = {**record_of(**LOST), "spec": "minilm@fp+emb=int8", "model": {"one_vector": False}}
+    assert "fp+emb=fp16 " in verdict(rows).command
+    assert verdict({**record_of(**LOST), "spec": "minilm@fp+index=lancedb"}).command == ""  # which is not rescored
+    assert "quantdrift repair" in advised("fp+dim=64")
 
 
 def test_advice_makes_what_was_measured() -> None:

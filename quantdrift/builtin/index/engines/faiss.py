@@ -44,6 +44,8 @@ _BEFORE = r"PCAW?R?\d+|OPQ\d+(?:_\d+)?|RR(?:\d+)?|L2norm|Pad\d+"
 _SCALAR = "SQ(?:4|6|8|fp16|bf16)"
 _CODE = rf"Flat|{_SCALAR}|PQ\d+(?:x\d+)?(?:np)?|PQ\d+x4fsr?|RQ\d+x\d+|RaBitQ"
 _GRAPH = rf"HNSW(?:\d+)?(?:_{_SCALAR}|_PQ\d+(?:x\d+)?|,Flat)?"
+_COARSE = r"(?:SQ[46]|(?<!O)PQ\d+(?:x\d+(?:fsr?)?)?(?:np)?|RQ\d+x\d+|RaBitQ)(?![0-9A-Za-z])"
+"""Codes of less than a byte a number."""
 _FACTORY = re.compile(
     rf"(?:(?:{_BEFORE}),){{,3}}(?:(?:IVF\d+(?:_HNSW\d+)?,)?(?:{_CODE})|{_GRAPH})(?:,(?:RFlat|Refine\((?:Flat|{_SCALAR})\)))?"
 )
@@ -228,6 +230,19 @@ def _wider(name: str, search: str | None) -> str | None:
     return ",".join(f"{k}={v}" for k, v in {**given, key: 4 * int(given.get(key, usual))}.items()) if key else None
 
 
+def _others(name: str) -> Iterator[str]:
+    """A graph with twice the links, or of bytes; else codes of a byte a number, or of two where there is one."""
+    if graph := re.match(r"HNSW(\d*)", name):
+        links, codes = int(graph[1] or 32), name[graph.end() :]
+        if 2 * links <= _RANGES["HNSW"][0][1]:
+            yield f"HNSW{2 * links}{codes}"
+        yield f"HNSW{links}_SQ8" if codes != "_SQ8" else f"HNSW{links}_SQfp16"
+    elif (finer := re.sub(_COARSE, "SQ8", name)) != name:
+        yield finer
+    elif name.endswith("SQ8"):
+        yield f"{name.removesuffix('SQ8')}SQfp16"
+
+
 ENGINE = Engine(
     what="faiss: whatever its index_factory makes",
     build=Faiss,
@@ -236,5 +251,6 @@ ENGINE = Engine(
     reads=lambda _: True,
     check=_check,
     wider=_wider,
+    others=_others,
     place=100,
 )

@@ -71,11 +71,18 @@ def _read(name: str, search: str | None) -> tuple[int | None, dict[str, int]]:
     return int(match[1]) if match[1] else None, read_numbers(f"+search={search}", search, _SEARCH)
 
 
+def _wider(name: str, search: str | None) -> str:
+    """Return the `+search=` of four times as many candidates; usearch' default is 64."""
+    given = _read(name, search)[1]
+    return ",".join(f"{key}={value}" for key, value in {**given, "expansion": 4 * given.get("expansion", 64)}.items())
+
+
 ENGINE = Engine(
     what="usearch: a graph over what +emb= stores",
     build=Usearch,
     packages=(Package(name="usearch", module="usearch", extra="usearch", note="approximate indexes, +index=usearch"),),
     codes=True,
     check=_read,
+    wider=_wider,
     reads=lambda index: index.lower().startswith("usearch"),
 )
