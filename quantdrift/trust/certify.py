@@ -71,6 +71,11 @@ class Certificate:
     threshold: float
 
     @property
+    def level(self) -> str:
+        """The level as tables show it."""
+        return f"{self.alpha:.2f}" if round(self.alpha, 2) == self.alpha else f"{self.alpha:g}"
+
+    @property
     def deferred(self) -> Share:
         """Share of the tested inputs that are not accepted."""
         accepted = self.coverage.value

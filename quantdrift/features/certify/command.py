@@ -148,11 +148,10 @@ def _named(run: Run) -> dict[str, str]:
 
 
 def _row(entry: Certificate) -> list[str]:
-    level = f"{entry.alpha:.2f}" if round(entry.alpha, 2) == entry.alpha else f"{entry.alpha:g}"
     plus = "" if entry.coverage.sd is None else f" ± {100 * entry.coverage.sd:.1f}"
     shares = [percent(share.value, 2) for share in (entry.violation, entry.joint_violation)]
     where = conformal.accepted_where(entry.statistic, entry.threshold)
-    return [level, entry.guarantee, entry.statistic, percent(entry.coverage.value) + plus, *shares, where]
+    return [entry.level, entry.guarantee, entry.statistic, percent(entry.coverage.value) + plus, *shares, where]
 
 
 def _lines(certified: Certified) -> Iterator[str]:

@@ -136,7 +136,7 @@ def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> It
     name, advice = f"{result.spec} on {result.data}", result.advice
     cost = "cost" if result.scores_are == "logits" else "cost of encoding queries"
     columns = [
-        Column("level", "alpha", "{:g}".format),
+        Column("level", "level"),
         Column("deferred", "deferred", _share),
         Column(cost, "deferred.value", lambda share: "-" if share is None else percent(relative_cost(share, speed_up))),
         Column("answers that differ", "joint_violation.value", lambda value: percent(value, 2)),
