@@ -15,24 +15,31 @@ from quantdrift.base.progress import Progress
 from quantdrift.base.text import some
 from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.candidate.pair import Pair
-from quantdrift.measuring.flow import Flow, Measured, Reading
+from quantdrift.measuring.flow import Enough, Flow, Measured, Reading
 from quantdrift.metrics import measure as all_metrics
-from quantdrift.metrics.forbids import forbidding
+from quantdrift.metrics.forbids import drawn_until, forbidding
 from quantdrift.models import TEXT_BY_TEXT
 from quantdrift.models.inputs import Settings
-from quantdrift.models.store import EmbeddingStore
+from quantdrift.models.store import EmbeddingStore, digest_of, key_of
 from quantdrift.runs.folder import Run, now, write_run
 from quantdrift.sensitivity.allocate import choose_widths
 from quantdrift.statistics.standing import Tolerances
 
 
 def measured_run(
-    opened: Opened, *, out: Path, settings: Settings, store: EmbeddingStore, progress: Progress, **more: Any
+    opened: Opened,
+    *,
+    out: Path,
+    settings: Settings,
+    store: EmbeddingStore,
+    progress: Progress,
+    enough: Enough | None = None,
+    **more: Any,
 ) -> Run:
     """Measure a pair that is loaded and write the run; `more` is added to its record."""
 
     def work(settings: Settings) -> Measured:
-        return measure(opened.pair, opened.reading, settings=settings, store=store, progress=progress)
+        return measure(opened.pair, opened.reading, settings=settings, store=store, progress=progress, enough=enough)
 
     with opened.closing:
         measured, settings = _in_batches_that_fit(work, settings)
@@ -43,14 +50,22 @@ def measured_run(
             measured,
             replace(settings, noise_floor=evidence.noise is not None),
             model=opened.model,
-            data={**opened.data, **reading.counts},
+            data={**opened.data, **reading.counts, **_drawn(measured, opened.data, settings)},
             reading=reading.record,
             started=opened.started,
         )
         return write_run(out, evidence=evidence, record={**record, **more}, probe=reading.probe)
 
 
-def measure(pair: Pair, reading: Reading, *, settings: Settings, store: EmbeddingStore, progress: Progress) -> Measured:
+def measure(
+    pair: Pair,
+    reading: Reading,
+    *,
+    settings: Settings,
+    store: EmbeddingStore,
+    progress: Progress,
+    enough: Enough | None = None,
+) -> Measured:
     """Choose widths where a criterion does that, then measure what the candidate changes.
 
     Args:
@@ -59,6 +74,7 @@ def measure(pair: Pair, reading: Reading, *, settings: Settings, store: Embeddin
         settings: how inputs go through the models.
         store: where embeddings and calibrated layers are kept.
         progress: where progress is shown.
+        enough: stops the measurement; all inputs are measured if None.
 
     Raises:
         DataError: there are no inputs, or layers were measured on all of them.
@@ -67,6 +83,8 @@ def measure(pair: Pair, reading: Reading, *, settings: Settings, store: Embeddin
     """
     flow = Flow(pair=pair, settings=settings, store=store, progress=progress)
     ready, fingerprint = flow.ready(reading), pair.fingerprint
+    if enough is not None:
+        return flow.measure_until(ready, fingerprint, enough)
     reference = flow.reference(ready, fingerprint)
     with flow.timed("allocation", pair.needs_widths):
         choose_widths(flow, ready, reference)
@@ -95,6 +113,15 @@ def _in_batches_that_fit(work: Callable[[Settings], Measured], settings: Setting
 # --- run.json: how a run was measured, and every default metric of it -----------------------------
 
 
+def _drawn(measured: Measured, data: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Describe the data of a run that stopped before its last input; they have a digest of their own."""
+    if measured.drawn_from is None:
+        return {}
+    inputs = measured.evidence.input_ids
+    drawn = {"n": len(inputs), "of": measured.drawn_from, "seed": settings.seed, "fingerprint": data["fingerprint"]}
+    return {"fingerprint": key_of(data=data["fingerprint"], inputs=digest_of(map(str, inputs))), "drawn": drawn}
+
+
 def describe_run(
     spec: Any,
     pair: Any,
@@ -114,7 +141,7 @@ def describe_run(
     how = {name: value for name, value in said.items() if name not in told_elsewhere}
     # there is no state where the harness keeps the scores
     told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
-    forbids = forbidding(measured.evidence)
+    forbids = {**forbidding(measured.evidence), **drawn_until(data.get("drawn"))}
     on_models = [note for note in pair.notes if settings.batch_size > 1 or not note.endswith(TEXT_BY_TEXT)]
     notes = [
         *on_models,

@@ -129,6 +129,23 @@ def refuse_batches(scheme: Scheme, why: str) -> None:
         raise UnsupportedError(f"{scheme}: +{wrong[0]}= is for quantdrift run: {why}; leave it out")
 
 
+def refuse_in_batches(pair: Spec | Versus, *, searches: bool) -> None:
+    """Refuse a pair whose inputs are not answered one after another, so that stopping early would spare little."""
+    if isinstance(pair, Versus):
+        problem = "both models encode all documents" if searches and not pair.on_server else ""
+    elif chooses(pair.scheme):
+        problem = "its criterion looks at all inputs to choose widths (choose them before: quantdrift allocate)"
+    elif options_of(pair.scheme, "vectors"):
+        problem = "what is stored of the documents is quantized, and made of all of them"
+    else:
+        problem = "the candidate encodes all documents, too" if searches and not pair.scheme.query_only else ""
+    if problem:
+        raise UnsupportedError(
+            f"{pair}: {problem}, so that stopping early spares little. Leave --sequential out; it is for classes, for "
+            "rerankers, for models on servers, and for searches with the query side alone quantized (+query)"
+        )
+
+
 def refuse_deployment(scheme: Scheme, why: str) -> None:
     """Refuse options about stored embeddings and indexes where a model has none."""
     if wrong := options_of(scheme, "vectors"):

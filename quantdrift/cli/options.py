@@ -319,7 +319,7 @@ class Measuring(OnModel):
 
         settings = {**asdict(self.settings), "device": self.device, "revision": self.revision}
         if shortlist is not None:
-            part = ("shortlist", shortlist.digest, shortlist.top)
+            part = ("shortlist", shortlist.digest, shortlist.top, *part)
         data = facts_of(dataset)
         return Ask(pair=pair, data=data, settings=settings, part=part, dataset=dataset, shortlist=shortlist)
 

@@ -1,7 +1,7 @@
 """The flow of a measurement: both arms of a pair encode the inputs, and a reading turns the outputs into evidence."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.display import clean
 from quantdrift.base.errors import DataError, ServerError, UnsupportedError
-from quantdrift.base.progress import Progress
+from quantdrift.base.progress import Progress, Silent
 from quantdrift.base.text import some
 from quantdrift.candidate.pair import Pair, QuantizedPair
 from quantdrift.evidence import perturbation
@@ -20,6 +20,7 @@ from quantdrift.evidence.record import Evidence, Judgements, Noise, Top
 from quantdrift.models.inputs import Inputs, Rows, Settings, Vectors, described
 from quantdrift.models.server_client import OneInputError
 from quantdrift.models.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of, store_for
+from quantdrift.scoring.ragged import joined
 from quantdrift.scoring.similarity import Similarity, check_embeddings
 from quantdrift.scoring.state import ScoreState
 
@@ -33,6 +34,10 @@ NOISE_DEPTH = 10
 """Ranks of the reference that are scored again, as numeric noise only swaps neighbours."""
 SAMPLED_DEPTH = 2
 """Ranks that are scored again in the sample, to see how far scores move: the two items of a gap."""
+FIRST_LOOK = 16
+"""Inputs that are answered before one looks whether they are enough, and at first between two looks."""
+GROWTH = 4
+"""Later there is a look after each further one in so many."""
 DUPLICATE_SHARE = 0.1
 """Duplicate share of embeddings at which a run warns."""
 FEW = 10
@@ -48,6 +53,8 @@ _BLOCK = 512
 Arms = Sequence[Any]
 """The outputs of one arm for each side of a reading."""
 Qrels = Mapping[str, Mapping[str, int]]
+Enough = Callable[[Evidence], bool]
+"""Says whether the inputs that were answered are enough, by their evidence, in the order of the answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,6 +110,10 @@ class Reading:
         """Return the reading with names and all it needs, such as a probe; refuse early what would fail after hours."""
         raise NotImplementedError
 
+    def of_inputs(self, rows: Rows) -> Self:
+        """Return a reading that is ready with some of its inputs alone, in the order given."""
+        raise NotImplementedError
+
     def state(self, flow: "Flow", reference: Arms, candidate: Arms) -> ScoreState:
         """Score the outputs of both arms."""
         raise NotImplementedError
@@ -134,6 +145,7 @@ class Measured:
         fingerprint: digest of the reference's weights.
         candidate_fingerprint: digest of the candidate; None if it was not computed.
         left_out: number of inputs left out of the evidence.
+        drawn_from: number of inputs from which these were drawn until they were enough; None if none was spared.
         floor: the measurement of the noise floor, as JSON values; None if there was none.
         seconds: time per stage.
         notes: sentences about the embeddings for the output of a run.
@@ -145,6 +157,7 @@ class Measured:
     reading: Reading = field(default_factory=Reading)
     candidate_fingerprint: str | None = None
     left_out: int = 0
+    drawn_from: int | None = None
     floor: Mapping[str, Any] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -187,31 +200,82 @@ class Flow:
             self.calibrate(reading)
         with pair.candidate():
             weights = pair.candidate_fingerprint()
-            candidate = [
-                reference[number]
-                if (number and pair.query_only) or (weights == fingerprint and isinstance(pair, QuantizedPair))
-                else self.vectors(side, "candidate", weights, reading.shown(side))
-                for number, side in enumerate(reading.held)
-            ]
+            candidate = self._candidate(reading, enumerate(reading.held), reference, (fingerprint, weights))
         state = reading.state(self, reference, candidate)
+        return self._read(reading, state, (reference, candidate), (fingerprint, weights))
+
+    def measure_until(self, reading: Reading, fingerprint: str, enough: Enough) -> Measured:
+        """Measure inputs in a random order, some at a time, until they are enough.
+
+        Inputs are the first side of a reading that is ready; the other sides are encoded before. Each look scores all
+        inputs that were answered, so that what it sees is the evidence of the run. The store keeps each batch.
+        """
+        pair, batches, n = self.pair, replace(self, progress=Silent(), notes=[]), 0
+        order = np.random.default_rng(self.settings.seed).permutation(_rows_of_rates(pair, reading))
+        reading = replace(reading, held_out=None)
+        self._watch(reading.of_inputs(order[:PROBE]))
+        with self.timed("calibration", pair.needs_calibration):
+            self.calibrate(reading)
+        first, others = reading.held[0], list(enumerate(reading.held))[1:]
+        index = [self.vectors(side, "reference", fingerprint, reading.shown(side)) for _, side in others]
+        with pair.candidate():
+            both = fingerprint, pair.candidate_fingerprint()
+            index_again = self._candidate(reading, others, [None, *index], both)
+        once, again = list[Any](), list[Any]()
+        with self.progress.stage("inputs until they are enough", len(order)) as tell:
+            while True:
+                batch = reading.of_inputs(order[n:][: max(FIRST_LOOK, n // GROWTH)])
+                once.append(batches.vectors(batch.held[0], "reference", fingerprint, reading.shown(first)))
+                with pair.candidate():
+                    again += batches._candidate(reading, [(0, batch.held[0])], once[-1:], both)
+                tell(len(batch.ids))
+                n += len(batch.ids)
+                part = reading.of_inputs(order[:n])
+                arms = [joined(once), *index], [joined(again), *index_again]
+                state = part.state(batches, *arms)
+                if n == len(order) or enough(part.evidence(state, arms[1], None)):
+                    break
+        for arm, outputs in zip(("reference", "candidate"), arms, strict=True):
+            self.notes.extend(on_equal(arm, reading.shown(first), outputs[0]))
+        measured = self._read(part, state, arms, both)
+        measured.left_out, measured.drawn_from = len(reading.ids) - len(order), len(order) if n < len(order) else None
+        return measured
+
+    def _candidate(
+        self, reading: Reading, sides: Iterable[tuple[int, Inputs]], reference: Arms, weights: tuple[str, str]
+    ) -> list[Any]:
+        """Encode numbered sides by the candidate, which is in place; what it leaves alone is the reference's.
+
+        `weights` are the digests of both arms.
+        """
+        same = weights[0] == weights[1] and isinstance(self.pair, QuantizedPair)
+        return [
+            reference[number]
+            if same or (number and self.pair.query_only)
+            else self.vectors(side, "candidate", weights[1], reading.shown(side))
+            for number, side in sides
+        ]
+
+    def _read(self, reading: Reading, state: ScoreState, arms: tuple[Arms, Arms], weights: tuple[str, str]) -> Measured:
+        """Measure the noise floor and make evidence; `weights` are the digests of both arms."""
+        pair, (reference, candidate), fingerprint = self.pair, arms, weights[0]
         noise, floor = None, None
         if self.settings.noise_floor:
             noise, floor = self._noise(reading, state, reference, fingerprint)
             if pair.by_batch:
                 with pair.candidate():
-                    own, _ = self._noise(reading, state.exchanged(), candidate, weights)
+                    own, _ = self._noise(reading, state.exchanged(), candidate, weights[1])
                 floor["candidate"] = {"share": float(own.flips.mean()), "largest": float(own.epsilon.max(initial=0.0))}
         evidence = reading.evidence(state, candidate, noise)
         _refuse_without_effect(pair, evidence)
-        rest = not_calibrated_on(pair, reading.ids, reading.dataset)
-        rest = rest if reading.held_out is None else np.intersect1d(rest, reading.held_out)
+        rest = _rows_of_rates(pair, reading)
         left_out = len(reading.ids) - len(rest)
         return Measured(
             evidence=evidence.part(rest) if left_out else evidence,
             state=state,
             reading=reading,
             fingerprint=fingerprint,
-            candidate_fingerprint=weights,
+            candidate_fingerprint=weights[1],
             left_out=left_out,
             floor=floor,
             seconds=self.seconds,
@@ -221,11 +285,14 @@ class Flow:
     def reference(self, reading: Reading, fingerprint: str | None = None) -> Arms:
         """Encode each side by the reference; `fingerprint` is the digest of its weights."""
         fingerprint = fingerprint or self.pair.fingerprint
-        if self.pair.runtime:  # on a server no layer can be watched
-            for side in reading.sides:
-                with self.pair.observed():
-                    self.run(side, np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
+        self._watch(reading)
         return [self.vectors(side, "reference", fingerprint, reading.shown(side)) for side in reading.held]
+
+    def _watch(self, reading: Reading) -> None:
+        """See which layers the first inputs of each side reach; on a server no layer can be watched."""
+        for side in reading.sides if self.pair.runtime else ():
+            with self.pair.observed():
+                self.run(side, np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
 
     def _noise(
         self, reading: Reading, state: ScoreState, reference: Arms, weights: str
@@ -295,7 +362,7 @@ class Flow:
         with self.stage(name, name, len(side.ids)) as tell:
             vectors = self.encoded(side, side.order(), weights, size, tell)
             check_embeddings(vectors, arm=arm, what=side.role, ids=side.ids)
-        self.notes.extend(on_equal(arm, what, vectors) if what.endswith("embeddings") else ())
+        self.notes.extend(on_equal(arm, what, vectors))
         return vectors
 
     def encoded(self, side: Inputs, order: Rows, weights: str, batch_size: int, tell: Callable[[int], None]) -> Any:
@@ -339,7 +406,7 @@ class Flow:
 
 def on_equal(arm: str, what: str, vectors: Vectors) -> list[str]:
     """Return a note if many embeddings are duplicates."""
-    if len(vectors) < FEW or (share := same_share(vectors)) < DUPLICATE_SHARE:
+    if not what.endswith("embeddings") or len(vectors) < FEW or (share := same_share(vectors)) < DUPLICATE_SHARE:
         return []
     return [
         f"{arm}: {100 * share:.0f} % of the {what} are duplicates of others; either inputs occur twice, "
@@ -374,6 +441,12 @@ def not_calibrated_on(pair: Pair, ids: Sequence[str], dataset: str | None = None
             "and rates are over others; expected more queries than the allocation was measured on"
         )
     return rest
+
+
+def _rows_of_rates(pair: Pair, reading: Reading) -> Rows:
+    """Return the positions of the inputs that rates are over."""
+    rest = not_calibrated_on(pair, reading.ids, reading.dataset)
+    return rest if reading.held_out is None else np.intersect1d(rest, reading.held_out)
 
 
 def assemble(

@@ -37,6 +37,7 @@ from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
+from quantdrift.metrics.forbids import DRAWN
 from quantdrift.runs.changes import Changed, changed_inputs, frame_of
 from quantdrift.runs.identity import Identity, signature
 from quantdrift.runs.verdict import Verdict, verdict
@@ -85,6 +86,7 @@ class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
     inputs_left_out: Whole | None = None
     n: Whole | None = None
     of: Whole | None = None
+    seed: Whole | None = None
     nominal_bits: Bits | None = None
     share: Share | None = None
     changed: Share | None = None
@@ -98,6 +100,7 @@ class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
     widths: dict[str, Whole | None] | None = None
     corpus_size: _Part | None = None
     limit: _Part | None = None
+    drawn: _Part | None = None
     shortlist: _Part | None = None
     probe: _Part | None = None
     allocation: _Part | None = None
@@ -215,12 +218,20 @@ class Run:
             shutil.copytree(self.path, inside, dirs_exist_ok=True)
         return replace(self, path=place, keeper=None)
 
-    def evidence(self) -> Evidence:
+    def evidence(self, *, drawn: bool = False) -> Evidence:
         """The evidence, read from the folder.
+
+        Args:
+            drawn: also of a run that stopped when its own answers were enough (`quantdrift gate --sequential`), whose
+                inputs can be looked at, and whose rates are biased.
 
         Raises:
             RunError: it is missing or damaged, or of another run.
         """
+        if not drawn and (why := (self.record["data"].get("forbids") or {}).get(DRAWN)):
+            raise RunError(
+                f"{self.path}: {why}. Expected a run of all inputs; quantdrift show {self.path} shows what changed here"
+            )
         return read_evidence(self.path / EVIDENCE, digest=self.record["files"][EVIDENCE])
 
     def probe(self) -> LinearProbe | None:

@@ -75,3 +75,12 @@ class Ragged:
     def finite(self) -> NDArray[np.bool_]:
         """Say for each input whether all its numbers are finite, bool [n]."""
         return np.array([bool(np.isfinite(matrix).all()) for matrix in self], dtype=np.bool_)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Join outputs of batches, at least one: vectors, or one matrix per input."""
+    if not isinstance(parts[0], Ragged):
+        return np.concatenate(parts)
+    return Ragged.joined(
+        np.concatenate([part.flat() for part in parts]), np.concatenate([part.lengths for part in parts])
+    )
