@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,8 +70,9 @@ def ensure(
             return run
     from quantdrift.asking.run import measured_run  # noqa: PLC0415 -- torch
 
-    how: Any = {"settings": settings, "store": store, "progress": progress, "enough": enough}
-    return measured_run(opened(), out=place, **how, **entries)
+    pair = opened()
+    pair = replace(pair, reading=replace(pair.reading, enough=enough))
+    return measured_run(pair, out=place, settings=settings, store=store, progress=progress, **entries)
 
 
 def _opening(ask: Ask, settings: Settings, store: EmbeddingStore, loading: Any) -> Callable[[], Opened]:

@@ -15,9 +15,9 @@ from quantdrift.base.progress import Progress
 from quantdrift.base.text import some
 from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.candidate.pair import Pair
-from quantdrift.measuring.flow import Enough, Flow, Measured, Reading
+from quantdrift.measuring.flow import Flow, Measured, Reading
 from quantdrift.metrics import measure as all_metrics
-from quantdrift.metrics.forbids import drawn_until, forbidding
+from quantdrift.metrics.forbids import DRAWN, forbidding
 from quantdrift.models import TEXT_BY_TEXT
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore, digest_of, key_of
@@ -27,19 +27,12 @@ from quantdrift.statistics.standing import Tolerances
 
 
 def measured_run(
-    opened: Opened,
-    *,
-    out: Path,
-    settings: Settings,
-    store: EmbeddingStore,
-    progress: Progress,
-    enough: Enough | None = None,
-    **more: Any,
+    opened: Opened, *, out: Path, settings: Settings, store: EmbeddingStore, progress: Progress, **more: Any
 ) -> Run:
     """Measure a pair that is loaded and write the run; `more` is added to its record."""
 
     def work(settings: Settings) -> Measured:
-        return measure(opened.pair, opened.reading, settings=settings, store=store, progress=progress, enough=enough)
+        return measure(opened.pair, opened.reading, settings=settings, store=store, progress=progress)
 
     with opened.closing:
         measured, settings = _in_batches_that_fit(work, settings)
@@ -50,22 +43,14 @@ def measured_run(
             measured,
             replace(settings, noise_floor=evidence.noise is not None),
             model=opened.model,
-            data={**opened.data, **reading.counts, **_drawn(measured, opened.data, settings)},
+            data={**opened.data, **reading.counts, **_drawn(measured, opened.data, settings.seed)},
             reading=reading.record,
             started=opened.started,
         )
         return write_run(out, evidence=evidence, record={**record, **more}, probe=reading.probe)
 
 
-def measure(
-    pair: Pair,
-    reading: Reading,
-    *,
-    settings: Settings,
-    store: EmbeddingStore,
-    progress: Progress,
-    enough: Enough | None = None,
-) -> Measured:
+def measure(pair: Pair, reading: Reading, *, settings: Settings, store: EmbeddingStore, progress: Progress) -> Measured:
     """Choose widths where a criterion does that, then measure what the candidate changes.
 
     Args:
@@ -74,7 +59,6 @@ def measure(
         settings: how inputs go through the models.
         store: where embeddings and calibrated layers are kept.
         progress: where progress is shown.
-        enough: stops the measurement; all inputs are measured if None.
 
     Raises:
         DataError: there are no inputs, or layers were measured on all of them.
@@ -83,8 +67,8 @@ def measure(
     """
     flow = Flow(pair=pair, settings=settings, store=store, progress=progress)
     ready, fingerprint = flow.ready(reading), pair.fingerprint
-    if enough is not None:
-        return flow.measure_until(ready, fingerprint, enough)
+    if ready.enough is not None:
+        return flow.measure_until(ready, fingerprint, ready.enough)
     reference = flow.reference(ready, fingerprint)
     with flow.timed("allocation", pair.needs_widths):
         choose_widths(flow, ready, reference)
@@ -113,13 +97,20 @@ def _in_batches_that_fit(work: Callable[[Settings], Measured], settings: Setting
 # --- run.json: how a run was measured, and every default metric of it -----------------------------
 
 
-def _drawn(measured: Measured, data: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def _drawn(measured: Measured, data: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Describe the data of a run that stopped before its last input; they have a digest of their own."""
-    if measured.drawn_from is None:
+    if (of := measured.drawn_from) is None:
         return {}
-    inputs = measured.evidence.input_ids
-    drawn = {"n": len(inputs), "of": measured.drawn_from, "seed": settings.seed, "fingerprint": data["fingerprint"]}
-    return {"fingerprint": key_of(data=data["fingerprint"], inputs=digest_of(map(str, inputs))), "drawn": drawn}
+    inputs, whole = measured.evidence.input_ids, data["fingerprint"]
+    why = (
+        f"the run stopped after {len(inputs):,} of {of:,} inputs in random order (seed {seed}), when their answers had "
+        "settled the rules of a gate; any other rate, interval or threshold of these is biased"
+    )
+    return {
+        "fingerprint": key_of(data=whole, inputs=digest_of(map(str, inputs))),
+        "drawn": {"n": len(inputs), "of": of, "seed": seed, "fingerprint": whole},
+        "forbids": {DRAWN: why},
+    }
 
 
 def describe_run(
@@ -141,7 +132,7 @@ def describe_run(
     how = {name: value for name, value in said.items() if name not in told_elsewhere}
     # there is no state where the harness keeps the scores
     told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
-    forbids = {**forbidding(measured.evidence), **drawn_until(data.get("drawn"))}
+    forbids = {**forbidding(measured.evidence), **data.get("forbids", {})}
     on_models = [note for note in pair.notes if settings.batch_size > 1 or not note.endswith(TEXT_BY_TEXT)]
     notes = [
         *on_models,

@@ -131,15 +131,15 @@ def refuse_batches(scheme: Scheme, why: str) -> None:
 
 def refuse_in_batches(pair: Spec | Versus, *, searches: bool) -> None:
     """Refuse a pair whose inputs are not answered one after another, so that stopping early would spare little."""
-    if isinstance(pair, Versus):
-        problem = "both models encode all documents" if searches and not pair.on_server else ""
-    elif chooses(pair.scheme):
-        problem = "its criterion looks at all inputs to choose widths (choose them before: quantdrift allocate)"
-    elif options_of(pair.scheme, "vectors"):
-        problem = "what is stored of the documents is quantized, and made of all of them"
-    else:
-        problem = "the candidate encodes all documents, too" if searches and not pair.scheme.query_only else ""
-    if problem:
+    spared = pair.on_server if isinstance(pair, Versus) else pair.scheme.query_only
+    scheme = pair.scheme if isinstance(pair, Spec) else None
+    problems = {
+        "its index is made of all documents": scheme is not None and options_of(scheme, "vectors"),
+        "the candidate, too, encodes all documents": searches and not spared,
+        "its criterion looks at all inputs (quantdrift allocate does so before)": scheme is not None
+        and chooses(scheme),
+    }
+    if problem := next((problem for problem, wrong in problems.items() if wrong), None):
         raise UnsupportedError(
             f"{pair}: {problem}, so that stopping early spares little. Leave --sequential out; it is for classes, for "
             "rerankers, for models on servers, and for searches with the query side alone quantized (+query)"

@@ -1,11 +1,11 @@
 """`quantdrift gate`: judge a run by rules, against the committed baseline; the exit code is the verdict."""
 
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -13,7 +13,7 @@ from quantdrift.base.display import error_line, note, prose
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import extras_named
 from quantdrift.cli import USAGE, Interrupted
-from quantdrift.cli.measuring import Until, measured
+from quantdrift.cli.measuring import measured
 from quantdrift.cli.options import (
     COMMON,
     COMPLETE,
@@ -75,10 +75,7 @@ class GateOptions(MeasuringAny):
     )
     update: bool = flag("--update: Write the baseline from this run; commit it.")
     accept_underpowered: bool = flag("--accept-underpowered: Count it as success if there are too few inputs to tell.")
-    sequential: bool = flag(
-        "--sequential: Answer inputs in a random order, and stop as soon as every rule has surely passed or failed: "
-        "limits on rates, of classes, rerankers, servers and +query searches."
-    )
+    sequential: bool = flag("--sequential: Answer inputs in random order, until every rule surely passed or failed.")
     report: list[Path] | None = option(
         "FILE: Also write the result into a file: .md (Markdown), .xml (JUnit) or .json; may be repeated."
     )
@@ -129,13 +126,13 @@ def _judged(options: GateOptions) -> Output | None:
     rules = [gate_rules.parse_rule(text) for text in options.rule or config.rules]
     slices = gate_rules.slices_of({**config.slices, **dict(map(gate_rules.parse_slice, options.slices or ()))}, rules)
     alpha = options.alpha or config.alpha or ALPHA
-    until = None
+    until: dict[str, Any] = {}
     if options.sequential:
         refuse_sequential(rules)
         if options.update:
             raise QuantDriftError("--update writes a baseline of all inputs; leave out --sequential, or --update")
-        said = ["sequential", f"alpha {alpha!r}", json.dumps(slices, sort_keys=True), *map(str, rules)]
-        until = Until(rules=said, settled=partial(settled, rules=rules, slices=slices, alpha=alpha))
+        until["part"] = ("sequential", alpha, slices, *map(str, rules))
+        until["enough"] = partial(settled, rules=rules, slices=slices, alpha=alpha)
     path = options.baseline or (beside / NAME if config.baseline is None else Path(config.baseline))
     baseline = _earlier(path) if options.update else _baseline(path, rules, options)
     target = _target(options, config, until)
@@ -196,7 +193,7 @@ def _baseline(path: Path, rules: Sequence[gate_rules.Rule], options: GateOptions
 # --- the target -----------------------------------------------------------------------------------
 
 
-def _target(options: GateOptions, config: gate_rules.GateConfig, until: Until | None) -> Target:
+def _target(options: GateOptions, config: gate_rules.GateConfig, until: Mapping[str, Any]) -> Target:
     """The target; a spec is measured first."""
     name = options.target or config.target
     if name is None:
@@ -231,7 +228,7 @@ def _target(options: GateOptions, config: gate_rules.GateConfig, until: Until | 
     _refuse(options, "a spec", _OF_TWO)
     data, task = config.data_or(options.data, options.task)
     with extras_named(needed_for="quantdrift gate"):
-        run = measured(parse_pair(name), options, data=data, task=task, until=until)
+        run = measured(parse_pair(name), options, data=data, task=task, **until)
     return target_of_run(run, sequential=options.sequential)
 
 
@@ -242,8 +239,8 @@ def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
 
 def _shown(result: GateResult) -> Output:
     """The table of rules, the worst inputs, the sentences, and the verdict last."""
-    # too wide for a terminal; bounds tell the same
-    left_out = {"p no worse", *(["p worse (Holm)"] if result.sequential is not None else [])}
+    # too wide for a terminal; where inputs were drawn, bounds tell the same
+    left_out = {"p no worse"} if result.sequential is None else {"p no worse", "p worse (Holm)"}
     columns = [column for column in output.RULES if column.title not in left_out]
     inputs = [output.worst_table(result)] if result.worst else []
     return Output(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,27 +20,11 @@ from quantdrift.show.tables import metric_grid
 from quantdrift.spec.grammar import Spec, Versus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from quantdrift.data.labelled import Dataset
     from quantdrift.data.streamed import StreamedDataset
-    from quantdrift.evidence.record import Evidence
     from quantdrift.finished.shortlist import Shortlist
     from quantdrift.models.server import Servers
     from quantdrift.runs.folder import Run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Until:
-    """When a measurement is stopped: as soon as rules are settled.
-
-    Attributes:
-        rules: the rules, and all else that decides when, for the fingerprint of the run.
-        settled: says of the evidence of the inputs that were answered whether they are.
-    """
-
-    rules: Sequence[str]
-    settled: Callable[[Evidence], bool]
 
 
 def measured(
@@ -51,9 +35,12 @@ def measured(
     task: str | None,
     servers: Servers | None = None,
     limit: int | None = None,
-    until: Until | None = None,
+    **until: Any,
 ) -> Run:
-    """Measure a pair on data, on their first `limit` inputs, or until rules are settled, and write the run folder."""
+    """Measure a pair on data, or on their first `limit` inputs, and write the run folder.
+
+    What stops it before the last input is `until`: what `ensure` takes as `enough`, and a `part` that tells it apart.
+    """
     from quantdrift.data.labelled import limited, searched
     from quantdrift.finished.shortlist import FIRST, read_shortlist
 
@@ -71,10 +58,10 @@ def measured(
         if shortlist is not None:
             raise UnsupportedError("--limit does not go with --shortlist; leave it out")
         dataset, ending = limited(dataset, limit), f"_first{limit}"
-    ending += "" if until is None else "_sequential"
+    ending += "_sequential" if until else ""
     out = options.out or default_place(pair, dataset, ending)
     with options.stoppable("no run was written"):
-        return ensured(pair, options, dataset, out, shortlist=shortlist, until=until, servers=servers)
+        return ensured(pair, options, dataset, out, shortlist=shortlist, servers=servers, **until)
 
 
 def ensured(
@@ -84,7 +71,7 @@ def ensured(
     out: Path,
     *,
     shortlist: Shortlist | None = None,
-    until: Until | None = None,
+    part: tuple[object, ...] = (),
     **loading: Any,
 ) -> Run:
     """Return the run of a pair on data, judged with the tolerances that the options name."""
@@ -94,14 +81,13 @@ def ensured(
 
     tolerances = tolerances_given(options.tolerance, options.mean_tolerance) or Tolerances()
     run = ensure(
-        options.ask(pair, dataset, *(() if until is None else until.rules), shortlist=shortlist),
+        options.ask(pair, dataset, *part, shortlist=shortlist),
         out,
         **options.how,
         **loading,
         reuse=None if options.cache else False,
         found=lambda: note(f"{out} holds this run already; --no-cache measures it again"),
         record={"tolerances": asdict(tolerances)},
-        enough=None if until is None else until.settled,
     )
     return judged_with(run, tolerances)
 

@@ -97,7 +97,7 @@ def gate(
         refuse_sequential(rules)
     asked = [rule.metric for rule in rules if rule.metric.arm != "relative"]
     now = target.snapshot([*asked, parse_metric("flip@1"), NOISE])
-    so_far = target.drawn is not None and not target.drawn.ended
+    so_far = target.drawn is not None and target.drawn.n != target.drawn.of
     rows = {rule: in_slice(rule.on, slices, now.input_ids, so_far=so_far) for rule in rules if rule.on}
     # limits do not need the baseline
     matched = match(now, baseline) if comparing and baseline is not None else None
@@ -268,16 +268,12 @@ def refuse_sequential(rules: Sequence[Rule]) -> None:
         metric = rule.metric
         problems = {
             "it compares with a baseline; give a limit, such as 'flip@1 <= 0.25'": rule.compares,
-            f"{metric} is no share of the inputs, each of which counts or does not; take a rate, such as flip@1 or "
-            "gold_lost@10": metric.kind != "rate",
-            f"{metric} has a threshold that all inputs decide": metric.family.cutoff_is == "level",
-            f"{metric} is measured when all inputs are answered": metric == NOISE,
+            f"{metric} is no share of inputs; take a rate, such as flip@1 or gold_lost@10": metric.kind != "rate",
+            f"{metric} is known when all inputs are answered": metric.family.cutoff_is == "level" or metric == NOISE,
             "no number of inputs shows a limit of 0 or 1": rule.number in {0, 1},
         }
         if problem := next((problem for problem, wrong in problems.items() if wrong), None):
-            raise RuleError(
-                f"the rule '{rule}' cannot be judged with --sequential: {problem}. Or leave that option out"
-            )
+            raise RuleError(f"the rule '{rule}' cannot be judged with --sequential: {problem}")
     if not rules:
         raise RuleError("--sequential judges limits on rates; expected some, such as --rule 'flip@1 <= 0.25'")
 
@@ -285,10 +281,8 @@ def refuse_sequential(rules: Sequence[Rule]) -> None:
 def settled(evidence: Evidence, rules: Sequence[Rule], *, slices: Slices | None = None, alpha: float = ALPHA) -> bool:
     """Whether every rule is decided by the inputs that were answered so far, in the order in which they were."""
     target = Target(identity=Identity(), parts=(Part(name="", evidence=evidence),), drawn=Drawn(n=evidence.n_inputs))
-    rules, named, ids = list(dict.fromkeys(rules)), slices_of(slices or {}, rules), evidence.input_ids.tolist()
-    rows = [None if rule.on is None else in_slice(rule.on, named, ids, so_far=True) for rule in rules]
-    judgements = [judge_rate(rule, target, part, alpha=alpha) for rule, part in zip(rules, rows, strict=True)]
-    return all(judgement.outcome != "underpowered" for judgement in decide(judgements, alpha=alpha))
+    judged = gate(target, rules, slices=slices, alpha=alpha, n_worst=0)
+    return all(judgement.outcome != "underpowered" for judgement in judged.rules)
 
 
 def judge_rate(rule: Rule, target: Target, rows: Flags | None, *, alpha: float) -> Judgement:
@@ -298,27 +292,24 @@ def judge_rate(rule: Rule, target: Target, rows: Flags | None, *, alpha: float) 
     """
     assert target.drawn is not None
     assert rule.number is not None  # a limit has a number
-    ended, upper = target.drawn.ended, rule.test == "<="
+    ended, upper = target.drawn.n == target.drawn.of, rule.test == "<="
     values = target.values(rule.metric)
     values = values[~np.isnan(values) & (True if rows is None else rows)]
+    # without a value so far it counts in the adjustment of the others, too
+    undecided = Judgement(rule=rule, outcome="underpowered", reason="", p_worse=1.0, p_no_worse=1.0)
     if not len(values):
         estimate = rule.metric.known_over(target.evidence)
         unlabelled = rule.metric.family.needs_labels and all(part.judgements is None for part in target.evidence)
-        return _undefined(rule, estimate.reason) if ended or unlabelled else _undecided(rule)
+        return _undefined(rule, estimate.reason) if ended or unlabelled else undecided
     low, high = rate_bounds(values, alpha=alpha, ended=ended)
     above, below = (test(values, rule.number, ended=ended) for test in (p_above, p_below))
     return replace(
-        _undecided(rule),
+        undecided,
         n=len(values),
         now=Estimate(value=float(values.mean()), low=low, high=high, n=len(values)),
         p_worse=above if upper else below,
         p_no_worse=below if upper else above,
     )
-
-
-def _undecided(rule: Rule) -> Judgement:
-    # it counts in the adjustment of the others, too
-    return Judgement(rule=rule, outcome="underpowered", reason="", p_worse=1.0, p_no_worse=1.0)
 
 
 def _undefined(rule: Rule, reason: str | None) -> Judgement:
@@ -474,10 +465,10 @@ def _of_rate(judgement: Judgement, outcome: Verdict) -> str:
     """The bound of a rate that decides about its limit, or both."""
     assert judgement.now is not None  # there are inputs
     least, most = f"at least {percent(judgement.now.low)}", f"at most {percent(judgement.now.high)}"
-    within, beyond = (most, least) if judgement.rule.test == "<=" else (least, most)
     if outcome == "underpowered":
         return f"too few inputs to tell: it is {least} and {most}"
-    return f"shown to be within the limit, {within}" if outcome == "pass" else f"shown to be beyond the limit, {beyond}"
+    bound = most if (outcome == "pass") == (judgement.rule.test == "<=") else least
+    return f"shown to be {'within' if outcome == 'pass' else 'beyond'} the limit, {bound}"
 
 
 def _worse_by(judgement: Judgement) -> float:

@@ -45,7 +45,7 @@ def subject(result: GateResult) -> str:
     n, data = counted(result.n_inputs, "input"), shown(result.data)
     # the data of two finished runs may be named by their size
     if (drawn := result.sequential) is not None:
-        n = f"{drawn.n:,} of {counted(drawn.of or 0, 'input')}, in a random order (seed {drawn.seed})"
+        n = f"{drawn.n:,} of {counted(drawn.of, 'input')}, in a random order (seed {drawn.seed})"
     whole = f"{shown(result.spec)} on {data}" + ("" if data == n else f", {n}")
     if result.baseline is None:
         return whole

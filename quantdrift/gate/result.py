@@ -136,6 +136,5 @@ class GateResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; its exit code shows whether "underpowered" is accepted."""
-        left_out = {"accept_underpowered", *(["sequential"] if self.sequential is None else [])}
-        content = {name: value for name, value in as_json(self).items() if name not in left_out}
+        content = {name: value for name, value in as_json(self).items() if name != "accept_underpowered"}
         return {"verdict": self.verdict, "exit_code": self.exit_code, **content}

@@ -39,18 +39,13 @@ class Drawn:
 
     Attributes:
         n: number of these inputs.
-        of: number of all inputs; None while it does not matter.
+        of: number of all inputs; 0 while they are not at an end.
         seed: seed of the order.
     """
 
     n: int
-    of: int | None = None
+    of: int = 0
     seed: int = 0
-
-    @property
-    def ended(self) -> bool:
-        """Whether all inputs were answered."""
-        return self.n == self.of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

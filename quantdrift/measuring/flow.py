@@ -1,7 +1,7 @@
 """The flow of a measurement: both arms of a pair encode the inputs, and a reading turns the outputs into evidence."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -74,6 +74,7 @@ class Reading:
         record: the reading, for run.json.
         notes: sentences about the reading for the output of a run.
         counts: sizes of the data that only the reading knows.
+        enough: stops the measurement before its last input; None measures all.
         probe: the linear probe that read the classes, to be kept with the run.
         what: the outputs of the models, in a word.
     """
@@ -89,6 +90,7 @@ class Reading:
     record: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    enough: Enough | None = None
     probe: LinearProbe | None = None
     what: str = "embeddings"
 
@@ -200,7 +202,12 @@ class Flow:
             self.calibrate(reading)
         with pair.candidate():
             weights = pair.candidate_fingerprint()
-            candidate = self._candidate(reading, enumerate(reading.held), reference, (fingerprint, weights))
+            candidate = [
+                reference[number]
+                if (number and pair.query_only) or (weights == fingerprint and isinstance(pair, QuantizedPair))
+                else self.vectors(side, "candidate", weights, reading.shown(side))
+                for number, side in enumerate(reading.held)
+            ]
         state = reading.state(self, reference, candidate)
         return self._read(reading, state, (reference, candidate), (fingerprint, weights))
 
@@ -210,51 +217,39 @@ class Flow:
         Inputs are the first side of a reading that is ready; the other sides are encoded before. Each look scores all
         inputs that were answered, so that what it sees is the evidence of the run. The store keeps each batch.
         """
-        pair, batches, n = self.pair, replace(self, progress=Silent(), notes=[]), 0
+        pair, quiet, n = self.pair, replace(self, progress=Silent(), notes=[]), 0
         order = np.random.default_rng(self.settings.seed).permutation(_rows_of_rates(pair, reading))
-        reading = replace(reading, held_out=None)
+        everything, reading = len(reading.ids), replace(reading, held_out=None)
         self._watch(reading.of_inputs(order[:PROBE]))
         with self.timed("calibration", pair.needs_calibration):
             self.calibrate(reading)
-        first, others = reading.held[0], list(enumerate(reading.held))[1:]
-        index = [self.vectors(side, "reference", fingerprint, reading.shown(side)) for _, side in others]
+        shown = [reading.shown(side) for side in reading.held]
+        others = list(zip(reading.held, shown, strict=True))[1:]
+        index = [self.vectors(side, "reference", fingerprint, what) for side, what in others]
         with pair.candidate():
-            both = fingerprint, pair.candidate_fingerprint()
-            index_again = self._candidate(reading, others, [None, *index], both)
+            weights = pair.candidate_fingerprint()
+            same = weights == fingerprint and isinstance(pair, QuantizedPair)
+            own = [] if same or pair.query_only else others
+            index_again = [self.vectors(side, "candidate", weights, what) for side, what in own] or index
         once, again = list[Any](), list[Any]()
         with self.progress.stage("inputs until they are enough", len(order)) as tell:
             while True:
                 batch = reading.of_inputs(order[n:][: max(FIRST_LOOK, n // GROWTH)])
-                once.append(batches.vectors(batch.held[0], "reference", fingerprint, reading.shown(first)))
+                once.append(quiet.vectors(batch.held[0], "reference", fingerprint, shown[0]))
                 with pair.candidate():
-                    again += batches._candidate(reading, [(0, batch.held[0])], once[-1:], both)
+                    again.append(once[-1] if same else quiet.vectors(batch.held[0], "candidate", weights, shown[0]))
                 tell(len(batch.ids))
                 n += len(batch.ids)
                 part = reading.of_inputs(order[:n])
                 arms = [joined(once), *index], [joined(again), *index_again]
-                state = part.state(batches, *arms)
+                state = part.state(quiet, *arms)
                 if n == len(order) or enough(part.evidence(state, arms[1], None)):
                     break
         for arm, outputs in zip(("reference", "candidate"), arms, strict=True):
-            self.notes.extend(on_equal(arm, reading.shown(first), outputs[0]))
-        measured = self._read(part, state, arms, both)
-        measured.left_out, measured.drawn_from = len(reading.ids) - len(order), len(order) if n < len(order) else None
+            self.notes.extend(on_equal(arm, shown[0], outputs[0]))
+        measured = self._read(part, state, arms, (fingerprint, weights))
+        measured.left_out, measured.drawn_from = everything - len(order), len(order) if n < len(order) else None
         return measured
-
-    def _candidate(
-        self, reading: Reading, sides: Iterable[tuple[int, Inputs]], reference: Arms, weights: tuple[str, str]
-    ) -> list[Any]:
-        """Encode numbered sides by the candidate, which is in place; what it leaves alone is the reference's.
-
-        `weights` are the digests of both arms.
-        """
-        same = weights[0] == weights[1] and isinstance(self.pair, QuantizedPair)
-        return [
-            reference[number]
-            if same or (number and self.pair.query_only)
-            else self.vectors(side, "candidate", weights[1], reading.shown(side))
-            for number, side in sides
-        ]
 
     def _read(self, reading: Reading, state: ScoreState, arms: tuple[Arms, Arms], weights: tuple[str, str]) -> Measured:
         """Measure the noise floor and make evidence; `weights` are the digests of both arms."""

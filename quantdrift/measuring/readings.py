@@ -458,16 +458,10 @@ class Shortlist(Reading):
 
     def of_inputs(self, rows: Rows) -> Self:
         """Return the shortlists of some queries alone."""
-        starts = [0, *np.cumsum(np.diff(self.starts)[rows]).tolist()]
         pairs = np.concatenate([np.arange(self.starts[row], self.starts[row + 1]) for row in rows.tolist()])
-        return replace(
-            self,
-            ids=[self.ids[row] for row in rows.tolist()],
-            document_rows=self.document_rows[pairs],
-            starts=np.array(starts, dtype=np.int64),
-            pairs=self.pairs.part(pairs),
-            counts={"n_queries": len(rows), "n_pairs": len(pairs)},
-        )
+        shortlists = replace(self, ids=[self.ids[row] for row in rows.tolist()], pairs=self.pairs.part(pairs))
+        starts, counts = np.cumsum([0, *np.diff(self.starts)[rows]]), {"n_queries": len(rows), "n_pairs": len(pairs)}
+        return replace(shortlists, document_rows=self.document_rows[pairs], starts=starts, counts=counts)
 
     def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
         """Score every query against its own shortlist."""

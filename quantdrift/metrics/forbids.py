@@ -1,8 +1,5 @@
 """The faults that make the answers of a run meaningless, so that there is no verdict on them."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,7 +7,7 @@ from quantdrift.evidence.record import Evidence
 from quantdrift.metrics.relevance import arm_grades, relevant_count
 
 DRAWN = "stopped_by_answers"
-"""The fault of a run that stopped when its own answers were enough."""
+"""The same of a run that stopped when its own answers were enough; the runner tells it."""
 _ROUNDING = 1e-5
 """Relative difference of two scores that can be rounding."""
 _ALIKE = 10
@@ -37,17 +34,6 @@ def forbidding(evidence: Evidence) -> dict[str, str]:
     said = {f"{arm}_constant": _constant(arm, *top) for arm, top in arms.items()}
     said["reference_near_chance"] = _near_chance(evidence)
     return {code: sentence for code, sentence in said.items() if sentence}
-
-
-def drawn_until(drawn: Mapping[str, Any] | None) -> dict[str, str]:
-    """The same of a run that stopped when its own answers were enough: n inputs of so many, by a seed."""
-    if drawn is None:
-        return {}
-    return {
-        DRAWN: f"the run stopped after {drawn['n']:,} of {drawn['of']:,} inputs (in a random order, seed "
-        f"{drawn['seed']}), when their answers had settled the rules of a gate, so that any other rate, interval or "
-        "threshold of these inputs is biased"
-    }
 
 
 def _constant(arm: str, items: NDArray[np.int64], scores: NDArray[np.float32]) -> str:

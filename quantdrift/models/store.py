@@ -20,7 +20,7 @@ from quantdrift.base.errors import ScoreError
 from quantdrift.base.extras import extras_named
 from quantdrift.base.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.base.records import bytes_digest, refusals, texts_digest
-from quantdrift.scoring.ragged import Ragged, joined
+from quantdrift.scoring.ragged import Ragged
 
 # --- Room on disk, reserved before it is written to ----------------------------------------------
 
@@ -129,7 +129,8 @@ def _in_memory(
         tell(len(rows))
     if not matrices:
         return vectors
-    return _by_input(joined(matrices), order)
+    lengths = np.concatenate([part.lengths for part in matrices])
+    return _by_input(Ragged.joined(np.concatenate([part.flat() for part in matrices]), lengths), order)
 
 
 def _on_disk(

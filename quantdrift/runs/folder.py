@@ -229,9 +229,7 @@ class Run:
             RunError: it is missing or damaged, or of another run.
         """
         if not drawn and (why := (self.record["data"].get("forbids") or {}).get(DRAWN)):
-            raise RunError(
-                f"{self.path}: {why}. Expected a run of all inputs; quantdrift show {self.path} shows what changed here"
-            )
+            raise RunError(f"{self.path}: {why}. Expected a run of all inputs; quantdrift show tells what changed here")
         return read_evidence(self.path / EVIDENCE, digest=self.record["files"][EVIDENCE])
 
     def probe(self) -> LinearProbe | None:

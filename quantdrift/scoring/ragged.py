@@ -79,8 +79,5 @@ class Ragged:
 
 def joined(parts: Sequence[Any]) -> Any:
     """Join outputs of batches, at least one: vectors, or one matrix per input."""
-    if not isinstance(parts[0], Ragged):
-        return np.concatenate(parts)
-    return Ragged.joined(
-        np.concatenate([part.flat() for part in parts]), np.concatenate([part.lengths for part in parts])
-    )
+    several_rows = isinstance(parts[0], Ragged)
+    return Ragged.of([matrix for part in parts for matrix in part]) if several_rows else np.concatenate(parts)
