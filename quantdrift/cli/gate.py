@@ -104,6 +104,9 @@ def command(options: GateOptions) -> Output | None:
     with Holm's adjustment over the rules. Rules, baseline and target can be set in pyproject.toml, under
     [tool.quantdrift.gate].
 
+    With --sequential inputs are answered in a random order, and no more of them than it takes until every limit on a
+    rate is surely kept or broken: of classes, rerankers, models on servers, and searches with +query.
+
     A finished run is judged without a model and without torch. In GitHub Actions the result is also shown on the
     summary page.
 

@@ -303,7 +303,7 @@ class Measuring(OnModel):
         "change without quantization.",
         default=True,
     )
-    seed: int = option("Random seed for the order of that second run.", default=0)
+    seed: int = option("Random seed for the order of that second run, and of gate --sequential.", default=0)
 
     @property
     def settings(self) -> Settings:
