@@ -102,14 +102,11 @@ def _drawn(measured: Measured, data: Mapping[str, Any], seed: int) -> dict[str, 
     if (of := measured.drawn_from) is None:
         return {}
     inputs, whole = measured.evidence.input_ids, data["fingerprint"]
-    why = (
-        f"the run stopped after {len(inputs):,} of {of:,} inputs in random order (seed {seed}), when their answers had "
-        "settled the rules of a gate; any other rate, interval or threshold of these is biased"
-    )
+    why = f"the run stopped after {len(inputs):,} of {of:,} inputs in random order (seed {seed}), when their answers"
     return {
         "fingerprint": key_of(data=whole, inputs=digest_of(map(str, inputs))),
         "drawn": {"n": len(inputs), "of": of, "seed": seed, "fingerprint": whole},
-        "forbids": {DRAWN: why},
+        "forbids": {DRAWN: f"{why} had settled a gate; any other rate, interval or threshold of these is biased"},
     }
 
 

@@ -298,18 +298,13 @@ def judge_rate(rule: Rule, target: Target, rows: Flags | None, *, alpha: float) 
     # without a value so far it counts in the adjustment of the others, too
     undecided = Judgement(rule=rule, outcome="underpowered", reason="", p_worse=1.0, p_no_worse=1.0)
     if not len(values):
-        estimate = rule.metric.known_over(target.evidence)
         unlabelled = rule.metric.family.needs_labels and all(part.judgements is None for part in target.evidence)
-        return _undefined(rule, estimate.reason) if ended or unlabelled else undecided
+        return _undefined(rule, rule.metric.known_over(target.evidence).reason) if ended or unlabelled else undecided
     low, high = rate_bounds(values, alpha=alpha, ended=ended)
-    above, below = (test(values, rule.number, ended=ended) for test in (p_above, p_below))
-    return replace(
-        undecided,
-        n=len(values),
-        now=Estimate(value=float(values.mean()), low=low, high=high, n=len(values)),
-        p_worse=above if upper else below,
-        p_no_worse=below if upper else above,
-    )
+    now = Estimate(value=float(values.mean()), low=low, high=high, n=len(values))
+    tests = (p_above, p_below) if upper else (p_below, p_above)
+    p_worse, p_no_worse = (test(values, rule.number, ended=ended) for test in tests)
+    return replace(undecided, n=now.n, now=now, p_worse=p_worse, p_no_worse=p_no_worse)
 
 
 def _undefined(rule: Rule, reason: str | None) -> Judgement:

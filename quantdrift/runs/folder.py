@@ -86,7 +86,6 @@ class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
     inputs_left_out: Whole | None = None
     n: Whole | None = None
     of: Whole | None = None
-    seed: Whole | None = None
     nominal_bits: Bits | None = None
     share: Share | None = None
     changed: Share | None = None

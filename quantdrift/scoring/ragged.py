@@ -79,5 +79,5 @@ class Ragged:
 
 def joined(parts: Sequence[Any]) -> Any:
     """Join outputs of batches, at least one: vectors, or one matrix per input."""
-    several_rows = isinstance(parts[0], Ragged)
-    return Ragged.of([matrix for part in parts for matrix in part]) if several_rows else np.concatenate(parts)
+    ragged = isinstance(parts[0], Ragged)
+    return Ragged.of([rows for part in parts for rows in part]) if ragged else np.concatenate(parts)
