@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.asking.ask import Ask, finished
 from quantdrift.base.progress import Progress
-from quantdrift.candidate.refusals import check_pair
+from quantdrift.candidate.refusals import check_pair, refuse_in_batches
+from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.data.streamed import StreamedDataset
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
@@ -17,6 +19,7 @@ from quantdrift.runs.folder import Run, check_place
 
 if TYPE_CHECKING:
     from quantdrift.asking.opening import Opened
+    from quantdrift.evidence.record import Evidence
 
 
 def ensure(
@@ -30,6 +33,7 @@ def ensure(
     reuse: bool | None = None,
     found: Callable[[], None] | None = None,
     record: Mapping[str, Any] | None = None,
+    enough: Callable[[Evidence], bool] | None = None,
     **loading: Any,
 ) -> Run:
     """Return the finished run of an `Ask` at a place, or measure it there now.
@@ -44,6 +48,7 @@ def ensure(
         reuse: whether a finished run is taken; None for only where a change of the models' files would show.
         found: called when a finished run is taken.
         record: additional entries of run.json.
+        enough: stops the measurement before the last input, as in `Flow.measure_until`; `ask` has to tell it apart.
         loading: how the pair is loaded: `opening.Loading`, or arguments of `open_streamed`.
 
     Raises:
@@ -52,6 +57,8 @@ def ensure(
     if opened is None:
         assert isinstance(ask, Ask)  # without a pair there is nothing to open
         opened = _opening(ask, settings, store, loading)
+        if enough is not None:
+            refuse_in_batches(ask.pair, searches=ask.shortlist is None and isinstance(ask.dataset, RetrievalDataset))
     check_place(place.absolute())
     entries = dict(record or {})
     if not isinstance(ask, Ask) or reuse or (reuse is None and ask.certain):
@@ -63,7 +70,9 @@ def ensure(
             return run
     from quantdrift.asking.run import measured_run  # noqa: PLC0415 -- torch
 
-    return measured_run(opened(), out=place, settings=settings, store=store, progress=progress, **entries)
+    pair = opened()
+    pair = replace(pair, reading=replace(pair.reading, enough=enough))
+    return measured_run(pair, out=place, settings=settings, store=store, progress=progress, **entries)
 
 
 def _opening(ask: Ask, settings: Settings, store: EmbeddingStore, loading: Any) -> Callable[[], Opened]:

@@ -18,10 +18,10 @@ from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.candidate.pair import Pair
 from quantdrift.measuring.flow import Flow, Measured, Reading
 from quantdrift.metrics import measure as all_metrics
-from quantdrift.metrics.forbids import forbidding
+from quantdrift.metrics.forbids import DRAWN, forbidding
 from quantdrift.models import TEXT_BY_TEXT
 from quantdrift.models.inputs import Settings
-from quantdrift.models.store import EmbeddingStore
+from quantdrift.models.store import EmbeddingStore, digest_of, key_of
 from quantdrift.runs.folder import Run, now, write_run
 from quantdrift.sensitivity.allocate import choose_widths
 from quantdrift.statistics.standing import Tolerances
@@ -44,7 +44,7 @@ def measured_run(
             measured,
             replace(settings, noise_floor=evidence.noise is not None),
             model=opened.model,
-            data={**opened.data, **reading.counts},
+            data={**opened.data, **reading.counts, **_drawn(measured, opened.data, settings.seed)},
             reading=reading.record,
             started=opened.started,
         )
@@ -68,6 +68,8 @@ def measure(pair: Pair, reading: Reading, *, settings: Settings, store: Embeddin
     """
     flow = Flow(pair=pair, settings=settings, store=store, progress=progress)
     ready, fingerprint = flow.ready(reading), pair.fingerprint
+    if ready.enough is not None:
+        return flow.measure_until(ready, fingerprint, ready.enough)
     reference = flow.reference(ready, fingerprint)
     with timed(flow.seconds, "allocation") if pair.needs_widths else nullcontext():
         choose_widths(flow, ready, reference)
@@ -96,6 +98,19 @@ def _in_batches_that_fit(work: Callable[[Settings], Measured], settings: Setting
 # --- run.json: how a run was measured, and every default metric of it -----------------------------
 
 
+def _drawn(measured: Measured, data: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Describe the data of a run that stopped before its last input; they have a digest of their own."""
+    if (of := measured.drawn_from) is None:
+        return {}
+    inputs, whole = measured.evidence.input_ids, data["fingerprint"]
+    why = f"the run stopped after {len(inputs):,} of {of:,} inputs in random order (seed {seed}), when their answers"
+    return {
+        "fingerprint": key_of(data=whole, inputs=digest_of(map(str, inputs))),
+        "drawn": {"n": len(inputs), "of": of, "seed": seed, "fingerprint": whole},
+        "forbids": {DRAWN: f"{why} had settled a gate; any other rate, interval or threshold of these is biased"},
+    }
+
+
 def describe_run(
     spec: Any,
     pair: Any,
@@ -115,7 +130,7 @@ def describe_run(
     how = {name: value for name, value in said.items() if name not in told_elsewhere}
     # there is no state where the harness keeps the scores
     told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
-    forbids = forbidding(measured.evidence)
+    forbids = {**forbidding(measured.evidence), **data.get("forbids", {})}
     on_models = [note for note in pair.notes if settings.batch_size > 1 or not note.endswith(TEXT_BY_TEXT)]
     notes = [*on_models, *_on_dtype(pair), *_on_prompts(pair), *data.get("warnings", ()), *measured.notes]
     notes += _on_what_is_ranked(made)

@@ -134,6 +134,23 @@ def refuse_batches(scheme: Scheme, why: str) -> None:
         raise UnsupportedError(f"{scheme}: +{wrong[0]}= is for quantdrift run: {why}; leave it out")
 
 
+def refuse_in_batches(pair: Spec | Versus, *, searches: bool) -> None:
+    """Refuse a pair whose inputs are not answered one after another, so that stopping early would spare little."""
+    spared = pair.on_server if isinstance(pair, Versus) else pair.scheme.query_only
+    scheme = pair.scheme if isinstance(pair, Spec) else None
+    problems = {
+        "its index is made of all documents": scheme is not None and options_of(scheme, "vectors"),
+        "the candidate, too, encodes all documents": searches and not spared,
+        "its criterion looks at all inputs (quantdrift allocate does so before)": scheme is not None
+        and chooses(scheme),
+    }
+    if problem := next((problem for problem, wrong in problems.items() if wrong), None):
+        raise UnsupportedError(
+            f"{pair}: {problem}, so that stopping early spares little. Leave --sequential out; it is for classes, for "
+            "rerankers, for models on servers, and for searches with the query side alone quantized (+query)"
+        )
+
+
 def refuse_deployment(scheme: Scheme, why: str) -> None:
     """Refuse options about stored embeddings and indexes where a model has none."""
     if wrong := options_of(scheme, "vectors"):

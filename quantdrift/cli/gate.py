@@ -1,9 +1,11 @@
 """`quantdrift gate`: judge a run by rules, against the committed baseline; the exit code is the verdict."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -32,7 +34,7 @@ from quantdrift.finished.formats import read_finished
 from quantdrift.gate import output
 from quantdrift.gate import rules as gate_rules
 from quantdrift.gate.baseline import NAME, Baseline, Snapshot
-from quantdrift.gate.judge import gate, snapshot_for
+from quantdrift.gate.judge import gate, refuse_sequential, settled, snapshot_for
 from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
 from quantdrift.runs.folder import find_runs
@@ -73,6 +75,7 @@ class GateOptions(MeasuringAny):
     )
     update: bool = flag("--update: Write the baseline from this run; commit it.")
     accept_underpowered: bool = flag("--accept-underpowered: Count it as success if there are too few inputs to tell.")
+    sequential: bool = flag("--sequential: Answer inputs in random order, until every rule surely passed or failed.")
     report: list[Path] | None = option(
         "FILE: Also write the result into a file: .md (Markdown), .xml (JUnit) or .json; may be repeated."
     )
@@ -101,6 +104,9 @@ def command(options: GateOptions) -> Output | None:
     with Holm's adjustment over the rules. Rules, baseline and target can be set in pyproject.toml, under
     [tool.quantdrift.gate].
 
+    With --sequential inputs are answered in a random order, and no more of them than it takes until every limit on a
+    rate is surely kept or broken: of classes, rerankers, models on servers, and searches with +query.
+
     A finished run is judged without a model and without torch. In GitHub Actions the result is also shown on the
     summary page.
 
@@ -123,9 +129,16 @@ def _judged(options: GateOptions) -> Output | None:
     rules = [gate_rules.parse_rule(text) for text in options.rule or config.rules]
     slices = gate_rules.slices_of({**config.slices, **dict(map(gate_rules.parse_slice, options.slices or ()))}, rules)
     alpha = options.alpha or config.alpha or ALPHA
+    until: dict[str, Any] = {}
+    if options.sequential:
+        refuse_sequential(rules)
+        if options.update:
+            raise QuantDriftError("--update writes a baseline of all inputs; leave out --sequential, or --update")
+        until["part"] = ("sequential", alpha, slices, *map(str, rules))
+        until["enough"] = partial(settled, rules=rules, slices=slices, alpha=alpha)
     path = options.baseline or (beside / NAME if config.baseline is None else Path(config.baseline))
     baseline = _earlier(path) if options.update else _baseline(path, rules, options)
-    target = _target(options, config)
+    target = _target(options, config, until)
     rules = rules or gate_rules.default_rules(target)
     # without an earlier baseline only limits can be judged
     judged = [rule for rule in rules if baseline is not None or not rule.compares]
@@ -183,7 +196,7 @@ def _baseline(path: Path, rules: Sequence[gate_rules.Rule], options: GateOptions
 # --- the target -----------------------------------------------------------------------------------
 
 
-def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
+def _target(options: GateOptions, config: gate_rules.GateConfig, until: Mapping[str, Any]) -> Target:
     """The target; a spec is measured first."""
     name = options.target or config.target
     if name is None:
@@ -192,7 +205,7 @@ def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
             "runs; or target = ... in pyproject.toml, under [tool.quantdrift.gate]"
         )
     if options.candidate is not None:
-        _refuse(options, "two finished runs (labels go to --qrels)", [*_DATA, *_MEASURING])
+        _refuse(options, "two finished runs (labels go to --qrels)", [*_DATA, "sequential", *_MEASURING])
         difference = diff_runs(
             read_finished(Path(name)),
             read_finished(options.candidate),
@@ -203,7 +216,7 @@ def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
         )
         return target_of_diff(difference)
     if (path := Path(name)).exists():
-        _refuse(options, "a finished run", [*_DATA, *_OF_TWO, *_MEASURING])
+        _refuse(options, "a finished run", [*_DATA, *_OF_TWO, "sequential", *_MEASURING])
         runs = find_runs([path])
         if len(runs) > 1:
             raise RunError(f"expected one run; {path} holds {len(runs):,}, such as {runs[0].path}")
@@ -218,7 +231,8 @@ def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
     _refuse(options, "a spec", _OF_TWO)
     data, task = config.data_or(options.data, options.task)
     with extras_named(needed_for="quantdrift gate"):
-        return target_of_run(measured(parse_pair(name), replace(options, data=data, task=task)))
+        run = measured(parse_pair(name), replace(options, data=data, task=task), **until)
+    return target_of_run(run, sequential=options.sequential)
 
 
 def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
@@ -228,7 +242,9 @@ def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
 
 def _shown(result: GateResult) -> Output:
     """The table of rules, the worst inputs, the sentences, and the verdict last."""
-    columns = [column for column in output.RULES if column.title != "p no worse"]  # too wide for a terminal
+    # too wide for a terminal; where inputs were drawn, bounds tell the same
+    left_out = {"p no worse"} if result.sequential is None else {"p no worse", "p worse (Holm)"}
+    columns = [column for column in output.RULES if column.title not in left_out]
     inputs = [output.worst_table(result)] if result.worst else []
     return Output(
         data=result.to_json(),

@@ -26,9 +26,18 @@ if TYPE_CHECKING:
 
 
 def measured(
-    pair: Spec | Versus, options: MeasuringAny, *, servers: Servers | None = None, limit: int | None = None
+    pair: Spec | Versus,
+    options: MeasuringAny,
+    *,
+    servers: Servers | None = None,
+    limit: int | None = None,
+    part: tuple[object, ...] = (),
+    **until: Any,
 ) -> Run:
-    """Measure a pair on data, or on their first `limit` inputs, and write the run folder."""
+    """Measure a pair on data, or on their first `limit` inputs, and write the run folder.
+
+    What stops it before the last input is `until`: what `ensure` takes as `enough`, and a `part` that tells it apart.
+    """
     from quantdrift.data.labelled import limited, searched
     from quantdrift.finished.shortlist import FIRST, read_shortlist
 
@@ -42,9 +51,10 @@ def measured(
         if shortlist is not None:
             raise UnsupportedError("--limit does not go with --shortlist; leave it out")
         dataset, ending = limited(dataset, limit), f"_first{limit}"
+    ending += "_sequential" if until else ""
     out = options.out or default_place(pair, dataset, ending)
     with options.stoppable("no run was written"):
-        return ensured(options.ask(pair, dataset, shortlist=shortlist), options, out, servers=servers)
+        return ensured(options.ask(pair, dataset, *part, shortlist=shortlist), options, out, servers=servers, **until)
 
 
 def ensured(ask: Ask, options: MeasuringAny, out: Path, **loading: Any) -> Run:
@@ -78,8 +88,9 @@ def default_place(pair: Spec | Versus, dataset: Any, ending: str = "") -> Path:
     name = "_".join(slug(part) for part in (*models, "on", dataset.name))
     place = RUNS / f"{name}{ending}"
     try:
-        there = read_json(place / "run.json")["data"]["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError):
+        data = read_json(place / "run.json")["data"]
+        there = data.get("drawn", data)["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return place  # no run; a folder of something else is refused later
     if there == dataset.fingerprint:
         return place

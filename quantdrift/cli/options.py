@@ -294,7 +294,7 @@ class Measuring(OnModel):
         "change without quantization.",
         default=True,
     )
-    seed: int = option("Random seed for the order of that second run.", default=0)
+    seed: int = option("Random seed for the order of that second run, and of gate --sequential.", default=0)
 
     @property
     def settings(self) -> Settings:
@@ -310,7 +310,7 @@ class Measuring(OnModel):
 
         settings = {**asdict(self.settings), "device": self.device, "revision": self.revision}
         if shortlist is not None:
-            part = ("shortlist", shortlist.digest, shortlist.top)
+            part = ("shortlist", shortlist.digest, shortlist.top, *part)
         data = facts_of(dataset)
         return Ask(pair=pair, data=data, settings=settings, part=part, dataset=dataset, shortlist=shortlist)
 

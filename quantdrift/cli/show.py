@@ -56,7 +56,7 @@ def command(
     if (arm and not ranking) or (ranking and (everything or n is not None or (kind, k) != ("all", 1))):
         raise QuantDriftError("--arm is for --out FILE.trec, which takes no other option: it holds a whole ranking")
     source = read_run(run)
-    evidence, record = source.evidence(), source.record
+    evidence, record = source.evidence(drawn=True), source.record
     if out is not None and ranking:
         write_trec(out, evidence, arm or "candidate", tag=f"quantdrift-{arm or 'candidate'}")
         return Output(data={"path": str(source.path), "written": str(out)}, next=[f"written: {out}"])

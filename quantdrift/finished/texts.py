@@ -54,7 +54,8 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     """
     said: Mapping[str, Any] = run.record["data"]
     recorded = (said.get("fingerprint"), (said.get("corpus_size") or {}).get("corpus_fingerprint"))
-    digests = [digest for digest in (*recorded, (said.get("limit") or {}).get("fingerprint")) if digest]
+    whole = ((said.get(part) or {}).get("fingerprint") for part in ("limit", "drawn"))
+    digests = [digest for digest in (*recorded, *whole) if digest]
     # the digests of other programs, and of `quantdrift diff`, are not of the texts
     ours = bool(digests) and not said.get("harness") and "diff" not in run.record
     if data is not None and task is not None:
@@ -70,7 +71,7 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
                 f"expected the data that {run.path} was made on, with the digest {' or '.join(digests)}; "
                 f"{data or task} has the digest {texts.digest}"
             )
-        if texts.inputs and not texts.inputs.keys() & set(map(str, run.evidence().input_ids)):
+        if texts.inputs and not texts.inputs.keys() & set(map(str, run.evidence(drawn=True).input_ids)):
             raise DataError(f"{data or task} has none of the inputs of {run.path}; it has {some(texts.inputs)}")
         return texts if ours else replace(texts, told=f"{texts.told}, matched by their ids")
     place, name = said.get("path"), str(said["name"])

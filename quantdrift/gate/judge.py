@@ -9,15 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.text import percent
+from quantdrift.evidence.record import Evidence
 from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.result import ALPHA, Earlier, GateResult, Judgement, Verdict, Worst
 from quantdrift.gate.rules import NOISE, Rule, RuleError, Slices, in_slice, slices_of, stored_metrics
-from quantdrift.gate.target import Target
+from quantdrift.gate.target import Drawn, Part, Target
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.runs.changes import changed_inputs
+from quantdrift.runs.identity import Identity
 from quantdrift.statistics import verdicts
-from quantdrift.statistics.estimates import undefined
+from quantdrift.statistics.estimates import Estimate, undefined
 from quantdrift.statistics.paired import paired_mean_difference, paired_rate_difference
+from quantdrift.statistics.sequential import p_above, p_below, rate_bounds
 
 STRAY = 0.01
 """Largest share of inputs that may have a value on one side only; rounding alone makes no more."""
@@ -89,9 +93,12 @@ def gate(
         raise RuleError(f"the rule '{comparing[0]}' needs a baseline, and there is none")
     slices = slices_of(slices or {}, rules)
     rules = list(dict.fromkeys(rules))
+    if target.drawn is not None:
+        refuse_sequential(rules)
     asked = [rule.metric for rule in rules if rule.metric.arm != "relative"]
     now = target.snapshot([*asked, parse_metric("flip@1"), NOISE])
-    rows = {rule: in_slice(rule.on, slices, now.input_ids) for rule in rules if rule.on}
+    so_far = target.drawn is not None and target.drawn.n != target.drawn.of
+    rows = {rule: in_slice(rule.on, slices, now.input_ids, so_far=so_far) for rule in rules if rule.on}
     # limits do not need the baseline
     matched = match(now, baseline) if comparing and baseline is not None else None
     judgements = []
@@ -100,6 +107,8 @@ def gate(
             judgement = _incomparable(rule, "the run and the baseline were measured otherwise, see below")
         elif target.forbidden:
             judgement = _undefined(rule, " ".join(target.forbidden).removesuffix("."))
+        elif target.drawn is not None:
+            judgement = judge_rate(rule, target, rows.get(rule), alpha=alpha)
         elif matched is None or not rule.compares:
             judgement = judge_limit(rule, target, rows.get(rule))
         elif np.isnan(target.values(rule.metric)).all():
@@ -121,6 +130,7 @@ def gate(
         n_inputs=now.n_inputs,
         alpha=alpha,
         path=target.path,
+        sequential=target.drawn,
         differs=() if matched is None else matched.differs,
         notes=(*target.notes, *(() if matched is None else matched.notes)),
         n_changed=n_changed,
@@ -246,6 +256,55 @@ def judge_limit(rule: Rule, target: Target, rows: Flags | None) -> Judgement:
         return replace(_undefined(rule, _ONLY_A_BOUND), n=now.n, now=now)
     reason = f"{'above' if upper else 'below'} the limit" if broken else "within the limit"
     return Judgement(rule=rule, outcome="fail" if broken else "pass", reason=reason, n=now.n, now=now)
+
+
+def refuse_sequential(rules: Sequence[Rule]) -> None:
+    """Refuse rules that are not judged while inputs are answered.
+
+    Raises:
+        RuleError: one is no limit on a rate, or there is none.
+    """
+    for rule in rules:
+        metric = rule.metric
+        problems = {
+            "it compares with a baseline; give a limit, such as 'flip@1 <= 0.25'": rule.compares,
+            f"{metric} is no share of inputs; take a rate, such as flip@1 or gold_lost@10": metric.kind != "rate",
+            f"{metric} is known when all inputs are answered": metric.family.cutoff_is == "level" or metric == NOISE,
+            "no number of inputs shows a limit of 0 or 1": rule.number in {0, 1},
+        }
+        if problem := next((problem for problem, wrong in problems.items() if wrong), None):
+            raise RuleError(f"the rule '{rule}' cannot be judged with --sequential: {problem}")
+    if not rules:
+        raise RuleError("--sequential judges limits on rates; expected some, such as --rule 'flip@1 <= 0.25'")
+
+
+def settled(evidence: Evidence, rules: Sequence[Rule], *, slices: Slices | None = None, alpha: float = ALPHA) -> bool:
+    """Whether every rule is decided by the inputs that were answered so far, in the order in which they were."""
+    target = Target(identity=Identity(), parts=(Part(name="", evidence=evidence),), drawn=Drawn(n=evidence.n_inputs))
+    judged = gate(target, rules, slices=slices, alpha=alpha, n_worst=0)
+    return all(judgement.outcome != "underpowered" for judgement in judged.rules)
+
+
+def judge_rate(rule: Rule, target: Target, rows: Flags | None, *, alpha: float) -> Judgement:
+    """Judge a limit on a rate by a test that holds at any number of inputs, before p-values are adjusted.
+
+    The limit is one on the rate of all inputs that there could be, and not on what these ones come to.
+    """
+    assert target.drawn is not None
+    assert rule.number is not None  # a limit has a number
+    ended, upper = target.drawn.n == target.drawn.of, rule.test == "<="
+    values = target.values(rule.metric)
+    values = values[~np.isnan(values) & (True if rows is None else rows)]
+    # without a value so far it counts in the adjustment of the others, too
+    undecided = Judgement(rule=rule, outcome="underpowered", reason="", p_worse=1.0, p_no_worse=1.0)
+    if not len(values):
+        unlabelled = rule.metric.family.needs_labels and all(part.judgements is None for part in target.evidence)
+        return _undefined(rule, rule.metric.known_over(target.evidence).reason) if ended or unlabelled else undecided
+    low, high = rate_bounds(values, alpha=alpha, ended=ended)
+    now = Estimate(value=float(values.mean()), low=low, high=high, n=len(values))
+    tests = (p_above, p_below) if upper else (p_below, p_above)
+    p_worse, p_no_worse = (test(values, rule.number, ended=ended) for test in tests)
+    return replace(undecided, n=now.n, now=now, p_worse=p_worse, p_no_worse=p_no_worse)
 
 
 def _undefined(rule: Rule, reason: str | None) -> Judgement:
@@ -377,7 +436,9 @@ def _decided(judgement: Judgement, *, alpha: float) -> Judgement:
     harmed = judgement.p_worse_holm is not None and judgement.p_worse_holm < alpha
     cleared = judgement.p_no_worse is not None and judgement.p_no_worse < alpha
     outcome: Verdict = "pass" if cleared else "fail" if harmed else "pass" if margin is None else "underpowered"
-    if margin is None:
+    if not judgement.rule.compares:
+        why = _of_rate(judgement, outcome)
+    elif margin is None:
         why = "worse than the baseline" if harmed else "not shown to be worse"
     elif cleared:
         why = "shown to be worse, but by less than the margin" if harmed else "shown to be no worse"
@@ -393,6 +454,16 @@ def _decided(judgement: Judgement, *, alpha: float) -> Judgement:
     else:
         why = "too few inputs to tell: the difference is about as large as the margin"
     return replace(judgement, outcome=outcome, reason=why)
+
+
+def _of_rate(judgement: Judgement, outcome: Verdict) -> str:
+    """The bound of a rate that decides about its limit, or both."""
+    assert judgement.now is not None  # there are inputs
+    least, most = f"at least {percent(judgement.now.low)}", f"at most {percent(judgement.now.high)}"
+    if outcome == "underpowered":
+        return f"too few inputs to tell: it is {least} and {most}"
+    bound = most if (outcome == "pass") == (judgement.rule.test == "<=") else least
+    return f"shown to be {'within' if outcome == 'pass' else 'beyond'} the limit, {bound}"
 
 
 def _worse_by(judgement: Judgement) -> float:

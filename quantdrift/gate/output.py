@@ -1,6 +1,7 @@
 """Show the result of a gate: as sentences, tables, Markdown, JUnit XML and JSON, and to the CI."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,6 +20,7 @@ _LISTED = 3
 _RULE, _SENTENCE = 100, 500
 """Characters of a rule and of a sentence at most."""
 _EMPTY = "-"
+_NOW = "now (95 %)"
 
 TO_DO: dict[str, str] = {
     "fail": "Repair the candidate; or, if the change is intended, accept it with --update and commit the new baseline.",
@@ -42,6 +44,8 @@ def subject(result: GateResult) -> str:
     """Name the candidate, its data and the baseline."""
     n, data = counted(result.n_inputs, "input"), shown(result.data)
     # the data of two finished runs may be named by their size
+    if (drawn := result.sequential) is not None:
+        n = f"{drawn.n:,} of {counted(drawn.of, 'input')}, in a random order (seed {drawn.seed})"
     whole = f"{shown(result.spec)} on {data}" + ("" if data == n else f", {n}")
     if result.baseline is None:
         return whole
@@ -89,7 +93,7 @@ def _of_rule(judgement: Judgement, alpha: float) -> list[str]:
     elif outcome == "fail" and judgement.now is not None:
         how_much = f" (it is {show(judgement.rule.metric, judgement.now)})"
     harmed = judgement.p_worse_holm is not None and judgement.p_worse_holm < alpha
-    if outcome != "pass" or harmed:
+    if outcome != "pass" or harmed or (judgement.p_no_worse is not None and not judgement.rule.compares):
         lines.append(f"{name}: {outcome}, {judgement.reason}{how_much}.")
     if outcome == "fail" and judgement.inputs:
         more = (judgement.worse or 0) - len(judgement.inputs)
@@ -126,7 +130,7 @@ def _labels(worst: Worst) -> str:
 
 RULES = (
     Column("rule", rule_name, kind="words"),
-    Column("now (95 %)", _cell(cell, "now")),
+    Column(_NOW, _cell(cell, "now")),
     Column("baseline", lambda row: show(row.rule.metric, Estimate(value=row.before))),
     Column("difference (95 %)", _cell(show_step, "difference")),
     Column("worse / better", lambda row: _EMPTY if row.worse is None else f"{row.worse:,} / {row.better:,}"),
@@ -149,6 +153,9 @@ _INPUTS = (
 
 def rules_table(result: GateResult, columns: Sequence[Column] = RULES, **more: Any) -> Grid:
     """One row per rule; a column that would be empty for all of them is left out."""
+    if result.sequential is not None:  # the ends are bounds, each at the level of the tests
+        title = f"now (bounds, {100 * (1 - result.alpha):g} % each)"
+        columns = [replace(column, title=title) if column.title == _NOW else column for column in columns]
     return _filled(columns, result.rules, **more)
 
 

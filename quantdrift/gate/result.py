@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from quantdrift.gate.rules import Rule
+from quantdrift.gate.target import Drawn
 from quantdrift.runs.changes import Changed
 from quantdrift.statistics.estimates import Estimate, as_json
 
@@ -25,15 +26,18 @@ class Judgement:
         outcome: its outcome.
         reason: why, without a full stop.
         n: inputs with a value that are not set aside.
-        now: value in the run, with its 95 % interval.
+        now: value in the run, with its 95 % interval; of a run that stopped when its rules were settled, the ends are
+            bounds that hold at such a time, each at the level of the tests.
         before: value in the baseline, on the same inputs; this and the fields below are None, 0 or empty for a limit.
         difference: now minus before, with its 95 % interval.
         worse: inputs that are worse than in the baseline.
         better: inputs that are better.
         set_aside: inputs left out of the tests, as noise alone changes their first answer.
-        p_worse: one-sided p-value of "no worse than the baseline"; a small one shows a failure.
+        p_worse: one-sided p-value of "no worse than the baseline" (or, where inputs were answered until rules were
+            settled, of "within the limit"); a small one shows a failure.
         p_worse_holm: the same, adjusted for the number of rules.
-        p_no_worse: p-value of "worse by the margin or more"; a small one shows a pass. It is not adjusted.
+        p_no_worse: p-value of "worse by the margin or more" (or of "beyond the limit"); a small one shows a pass. It is
+            not adjusted.
         needed: inputs that show a pass with probability 0.8 if neither is better and the share that differs stays; if
             no input differs, the fewest that show it.
         inputs: names of the worst of the inputs that are worse than in the baseline.
@@ -100,6 +104,7 @@ class GateResult:
         rules: the judgement of each rule, in order.
         worst: inputs with a top-1 change, the worst first.
         accept_underpowered: whether "underpowered" counts as success.
+        sequential: the inputs that were drawn until the rules were settled; None if their number was fixed.
     """
 
     verdict: Verdict
@@ -117,6 +122,7 @@ class GateResult:
     rules: tuple[Judgement, ...]
     worst: tuple[Worst, ...] = ()
     accept_underpowered: bool = False
+    sequential: Drawn | None = None
 
     @property
     def accepted(self) -> bool:

@@ -169,8 +169,8 @@ def parse_slice(text: str) -> tuple[str, list[str]]:
     return name.strip(), listed
 
 
-def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which inputs belong to a slice, bool [n_inputs].
+def in_slice(name: str, slices: Slices, input_ids: Sequence[str], *, so_far: bool = False) -> NDArray[np.bool_]:
+    """Return which inputs belong to a slice, bool [n_inputs]; more may follow `so_far`.
 
     >>> in_slice("german", {"german": ["de-*"]}, ["de-1", "en-1"]).tolist()
     [True, False]
@@ -178,7 +178,7 @@ def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.
     inside = np.zeros(len(input_ids), dtype=np.bool_)
     for pattern in slices[name]:
         matching = np.array([fnmatchcase(input_id, pattern) for input_id in input_ids], dtype=np.bool_)
-        if not matching.any():
+        if not so_far and not matching.any():
             raise DataError(f"the slice {name!r}: no input matches {pattern!r}; ids are like {input_ids[0]!r}")
         inside |= matching
     return inside

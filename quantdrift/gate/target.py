@@ -12,6 +12,7 @@ from quantdrift.finished.contents import digest
 from quantdrift.finished.diff import Diff, data_digest
 from quantdrift.gate.baseline import DIGITS, Snapshot, answer_of
 from quantdrift.metrics import Metric, MetricError
+from quantdrift.metrics.forbids import DRAWN
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import Identity, classifies
 from quantdrift.runs.verdict import forbidden, verdict
@@ -32,6 +33,21 @@ class Part:
         return f"{self.name}:{input_id}" if self.name else str(input_id)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """The inputs of a run that were answered one after another, in a random order, until the rules were settled.
+
+    Attributes:
+        n: number of these inputs.
+        of: number of all inputs; 0 while they are not at an end.
+        seed: seed of the order.
+    """
+
+    n: int
+    of: int = 0
+    seed: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Target:
     """A finished run, or a comparison of two, to be judged.
@@ -43,6 +59,7 @@ class Target:
         notes: remarks, one sentence each.
         path: folder of the run; None of a comparison of two.
         forbidden: reasons why the run cannot be judged, one sentence each.
+        drawn: if inputs were answered until rules were settled; None if their number was fixed.
     """
 
     identity: Identity
@@ -51,6 +68,7 @@ class Target:
     notes: tuple[str, ...] = ()
     path: str | None = None
     forbidden: tuple[str, ...] = ()
+    drawn: Drawn | None = None
 
     @property
     def evidence(self) -> list[Evidence]:
@@ -71,15 +89,21 @@ class Target:
         return np.concatenate([_values(metric, evidence) for evidence in self.evidence])
 
 
-def target_of_run(run: Run) -> Target:
-    """Make the target of a run folder."""
-    record, evidence, identity = run.record, run.evidence(), Identity.of(run.record)
+def target_of_run(run: Run, *, sequential: bool = False) -> Target:
+    """Make the target of a run folder, of a run that was measured until rules were settled if `sequential`."""
+    record, evidence, identity = run.record, run.evidence(drawn=sequential), Identity.of(run.record)
+    data, drawn = record["data"], None
+    # that a run stopped forbids other figures than those of the sequential test
+    forbids = {code: why for code, why in (data.get("forbids") or {}).items() if not (sequential and code == DRAWN)}
+    if sequential:
+        of = (data.get("drawn") or {}).get("of", evidence.n_inputs)
+        drawn = Drawn(n=evidence.n_inputs, of=of, seed=record["settings"]["seed"])
     compared = record.get("diff") or {}
     if compared:  # a comparison of two finished runs: no digest of the reference's weights is known
         identity = replace(identity, model_fingerprint=None)
     asked = (compared.get("reference") or {}).get("format") == "lm-eval"
-    left_out = int(record["data"].get("inputs_left_out") or 0)
-    notes = [str(warning).rstrip(".") for warning in record["data"].get("warnings") or ()]
+    left_out = int(data.get("inputs_left_out") or 0)
+    notes = [str(warning).rstrip(".") for warning in data.get("warnings") or ()]
     if left_out:
         notes.append(f"{left_out:,} inputs are left out, as layers were measured on them")
     if (of_run := verdict(record)).tone == "bad":
@@ -92,7 +116,8 @@ def target_of_run(run: Run) -> Target:
         classes=asked or classifies(record) or identity.settings.get("reading") not in _RANKED,
         notes=tuple(notes),
         path=str(run.path.absolute()),
-        forbidden=tuple(forbidden(record)),
+        forbidden=tuple(forbidden({**record, "data": {**data, "forbids": forbids}})),
+        drawn=drawn,
     )
 
 

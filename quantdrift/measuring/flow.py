@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.display import clean
 from quantdrift.base.errors import DataError, ServerError, UnsupportedError
-from quantdrift.base.progress import Progress, timed
+from quantdrift.base.progress import Progress, Silent, timed
 from quantdrift.base.text import some
 from quantdrift.candidate.pair import Pair, QuantizedPair
 from quantdrift.evidence import perturbation
@@ -19,6 +19,7 @@ from quantdrift.evidence.record import Evidence, Judgements, Noise, Top
 from quantdrift.models.inputs import Inputs, Rows, Settings, Vectors, described
 from quantdrift.models.server_client import OneInputError
 from quantdrift.models.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of, store_for
+from quantdrift.scoring.ragged import joined
 from quantdrift.scoring.similarity import Similarity, check_embeddings
 from quantdrift.scoring.state import ScoreState
 
@@ -32,6 +33,10 @@ NOISE_DEPTH = 10
 """Ranks of the reference that are scored again, as numeric noise only swaps neighbours."""
 SAMPLED_DEPTH = 2
 """Ranks that are scored again in the sample, to see how far scores move: the two items of a gap."""
+FIRST_LOOK = 16
+"""Inputs that are answered before one looks whether they are enough, and at first between two looks."""
+GROWTH = 4
+"""Later there is a look after each further one in so many."""
 DUPLICATE_SHARE = 0.1
 """Duplicate share of embeddings at which a run warns."""
 FEW = 10
@@ -47,6 +52,8 @@ _BLOCK = 512
 Arms = Sequence[Any]
 """The outputs of one arm for each side of a reading."""
 Qrels = Mapping[str, Mapping[str, int]]
+Enough = Callable[[Evidence], bool]
+"""Says whether the inputs that were answered are enough, by their evidence, in the order of the answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,6 +73,7 @@ class Reading:
         record: the reading, for run.json.
         notes: sentences about the reading for the output of a run.
         counts: sizes of the data that only the reading knows.
+        enough: stops the measurement before its last input; None measures all.
         probe: the linear probe that read the classes, to be kept with the run.
         what: the outputs of the models, in a word.
     """
@@ -81,6 +89,7 @@ class Reading:
     record: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    enough: Enough | None = None
     probe: LinearProbe | None = None
     what: str = "embeddings"
 
@@ -100,6 +109,10 @@ class Reading:
 
     def ready(self, flow: "Flow") -> Self:
         """Return the reading with names and all it needs, such as a probe; refuse early what would fail after hours."""
+        raise NotImplementedError
+
+    def of_inputs(self, rows: Rows) -> Self:
+        """Return a reading that is ready with some of its inputs alone, in the order given."""
         raise NotImplementedError
 
     def state(self, flow: "Flow", reference: Arms, candidate: Arms) -> ScoreState:
@@ -132,6 +145,7 @@ class Measured:
         fingerprint: digest of the reference's weights.
         candidate_fingerprint: digest of the candidate; None if it was not computed.
         left_out: number of inputs left out of the evidence.
+        drawn_from: number of inputs from which these were drawn until they were enough; None if none was spared.
         floor: the measurement of the noise floor, as JSON values; None if there was none.
         seconds: time per stage.
         notes: sentences about the embeddings for the output of a run.
@@ -143,6 +157,7 @@ class Measured:
     reading: Reading = field(default_factory=Reading)
     candidate_fingerprint: str | None = None
     left_out: int = 0
+    drawn_from: int | None = None
     floor: Mapping[str, Any] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -172,8 +187,9 @@ class Flow:
 
     def calibrate(self, reading: Reading) -> None:
         """Calibrate the candidate's layers on the reading's calibration inputs, if they need it."""
-        size, root = self.settings.batch_size, self.store.root
-        self.pair.calibrate(reading.calibration, size, source=reading.source, root=root, progress=self.progress)
+        pair, size, root = self.pair, self.settings.batch_size, self.store.root
+        with timed(self.seconds, "calibration") if pair.needs_calibration else nullcontext():
+            pair.calibrate(reading.calibration, size, source=reading.source, root=root, progress=self.progress)
 
     def measure(self, reading: Reading, reference: Arms, fingerprint: str) -> Measured:
         """Encode by the candidate, whose widths are chosen, and read both arms by a reading that is ready.
@@ -181,8 +197,7 @@ class Flow:
         `fingerprint` is the digest of the reference's weights, which takes seconds to compute for a large model.
         """
         pair = self.pair
-        with timed(self.seconds, "calibration") if pair.needs_calibration else nullcontext():
-            self.calibrate(reading)
+        self.calibrate(reading)
         with pair.candidate():
             weights = pair.candidate_fingerprint()
             candidate = [
@@ -192,24 +207,67 @@ class Flow:
                 for number, side in enumerate(reading.held)
             ]
         state = reading.state(self, reference, candidate)
+        return self._read(reading, state, (reference, candidate), (fingerprint, weights))
+
+    def measure_until(self, reading: Reading, fingerprint: str, enough: Enough) -> Measured:
+        """Measure inputs in a random order, some at a time, until they are enough.
+
+        Inputs are the first side of a reading that is ready; the other sides are encoded before. Each look scores all
+        inputs that were answered, so that what it sees is the evidence of the run. The store keeps each batch.
+        """
+        pair, quiet, n = self.pair, replace(self, progress=Silent(), notes=[]), 0
+        order = np.random.default_rng(self.settings.seed).permutation(_rows_of_rates(pair, reading))
+        everything, reading = len(reading.ids), replace(reading, held_out=None)
+        self._watch(reading.of_inputs(order[:PROBE]))
+        self.calibrate(reading)
+        shown = [reading.shown(side) for side in reading.held]
+        others = list(zip(reading.held, shown, strict=True))[1:]
+        index = [self.vectors(side, "reference", fingerprint, what) for side, what in others]
+        with pair.candidate():
+            weights = pair.candidate_fingerprint()
+            same = weights == fingerprint and isinstance(pair, QuantizedPair)
+            own = [] if same or pair.query_only else others
+            index_again = [self.vectors(side, "candidate", weights, what) for side, what in own] or index
+        once, again = list[Any](), list[Any]()
+        with self.progress.stage("inputs until they are enough", len(order)) as tell:
+            while True:
+                batch = reading.of_inputs(order[n:][: max(FIRST_LOOK, n // GROWTH)])
+                once.append(quiet.vectors(batch.held[0], "reference", fingerprint, shown[0]))
+                with pair.candidate():
+                    again.append(once[-1] if same else quiet.vectors(batch.held[0], "candidate", weights, shown[0]))
+                tell(len(batch.ids))
+                n += len(batch.ids)
+                part = reading.of_inputs(order[:n])
+                arms = [joined(once), *index], [joined(again), *index_again]
+                state = part.state(quiet, *arms)
+                if n == len(order) or enough(part.evidence(state, arms[1], None)):
+                    break
+        for arm, outputs in zip(("reference", "candidate"), arms, strict=True):
+            self.notes.extend(on_equal(arm, shown[0], outputs[0]))
+        measured = self._read(part, state, arms, (fingerprint, weights))
+        measured.left_out, measured.drawn_from = everything - len(order), len(order) if n < len(order) else None
+        return measured
+
+    def _read(self, reading: Reading, state: ScoreState, arms: tuple[Arms, Arms], weights: tuple[str, str]) -> Measured:
+        """Measure the noise floor and make evidence; `weights` are the digests of both arms."""
+        pair, (reference, candidate), fingerprint = self.pair, arms, weights[0]
         noise, floor = None, None
         if self.settings.noise_floor:
             noise, floor = self._noise(reading, state, reference, fingerprint)
             if pair.by_batch:
                 with pair.candidate():
-                    own, _ = self._noise(reading, state.exchanged(), candidate, weights)
+                    own, _ = self._noise(reading, state.exchanged(), candidate, weights[1])
                 floor["candidate"] = {"share": float(own.flips.mean()), "largest": float(own.epsilon.max(initial=0.0))}
         evidence = reading.evidence(state, candidate, noise)
         _refuse_without_effect(pair, evidence)
-        rest = not_calibrated_on(pair, reading.ids, reading.dataset)
-        rest = rest if reading.held_out is None else np.intersect1d(rest, reading.held_out)
+        rest = _rows_of_rates(pair, reading)
         left_out = len(reading.ids) - len(rest)
         return Measured(
             evidence=evidence.part(rest) if left_out else evidence,
             state=state,
             reading=reading,
             fingerprint=fingerprint,
-            candidate_fingerprint=weights,
+            candidate_fingerprint=weights[1],
             left_out=left_out,
             floor=floor,
             seconds=self.seconds,
@@ -219,11 +277,14 @@ class Flow:
     def reference(self, reading: Reading, fingerprint: str | None = None) -> Arms:
         """Encode each side by the reference; `fingerprint` is the digest of its weights."""
         fingerprint = fingerprint or self.pair.fingerprint
-        if self.pair.runtime:  # on a server no layer can be watched
-            for side in reading.sides:
-                with self.pair.observed():
-                    self.run(side, np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
+        self._watch(reading)
         return [self.vectors(side, "reference", fingerprint, reading.shown(side)) for side in reading.held]
+
+    def _watch(self, reading: Reading) -> None:
+        """See which layers the first inputs of each side reach; on a server no layer can be watched."""
+        for side in reading.sides if self.pair.runtime else ():
+            with self.pair.observed():
+                self.run(side, np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
 
     def _noise(
         self, reading: Reading, state: ScoreState, reference: Arms, weights: str
@@ -283,7 +344,7 @@ class Flow:
         with self.stage(name, name, len(side.ids)) as tell:
             vectors = self.encoded(side, side.order(), weights, size, tell)
             check_embeddings(vectors, arm=arm, what=side.role, ids=side.ids)
-        self.notes.extend(on_equal(arm, what, vectors) if what.endswith("embeddings") else ())
+        self.notes.extend(on_equal(arm, what, vectors))
         return vectors
 
     def encoded(self, side: Inputs, order: Rows, weights: str, batch_size: int, tell: Callable[[int], None]) -> Any:
@@ -327,7 +388,7 @@ class Flow:
 
 def on_equal(arm: str, what: str, vectors: Vectors) -> list[str]:
     """Return a note if many embeddings are duplicates."""
-    if len(vectors) < FEW or (share := same_share(vectors)) < DUPLICATE_SHARE:
+    if not what.endswith("embeddings") or len(vectors) < FEW or (share := same_share(vectors)) < DUPLICATE_SHARE:
         return []
     return [
         f"{arm}: {100 * share:.0f} % of the {what} are duplicates of others; either inputs occur twice, "
@@ -362,6 +423,12 @@ def not_calibrated_on(pair: Pair, ids: Sequence[str], dataset: str | None = None
             "and rates are over others; expected more queries than the allocation was measured on"
         )
     return rest
+
+
+def _rows_of_rates(pair: Pair, reading: Reading) -> Rows:
+    """Return the positions of the inputs that rates are over."""
+    rest = not_calibrated_on(pair, reading.ids, reading.dataset)
+    return rest if reading.held_out is None else np.intersect1d(rest, reading.held_out)
 
 
 def assemble(

@@ -116,6 +116,12 @@ class Search(Reading):
             raise DataError(f"nothing to rank: {got}; expected at least one of each")
         return replace(self, ids=ids, item_ids=item_ids, record={"similarity": str(self.similarity), **self.record})
 
+    def of_inputs(self, rows: Rows) -> Self:
+        """Return the search of some queries alone."""
+        queries, excluded = self.queries.part(rows), None if self.excluded is None else self.excluded[rows]
+        counts, documents = {"n_queries": len(rows)}, self.sides[-1]
+        return replace(self, queries=queries, documents=documents, excluded=excluded, ids=queries.ids, counts=counts)
+
     def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
         """Score every query against every document that counts."""
         first: Any = reference[-1]
@@ -326,6 +332,11 @@ class Classes(Reading):
             qrels=None if labels is None else _qrels(self.inputs.ids, labels),
         )
 
+    def of_inputs(self, rows: Rows) -> Self:
+        """Return the classification of some inputs alone."""
+        inputs = self.inputs.part(rows)
+        return replace(self, inputs=inputs, ids=inputs.ids, counts={**self.counts, "n_inputs": len(rows)})
+
     def _probe(self, flow: Flow) -> Head:
         assert self.train is not None  # there are labels of it
         weights = flow.pair.fingerprint
@@ -439,6 +450,13 @@ class Shortlist(Reading):
         if not len(self.document_rows):
             raise DataError("nothing to rerank: the shortlists hold no document")
         return self
+
+    def of_inputs(self, rows: Rows) -> Self:
+        """Return the shortlists of some queries alone."""
+        pairs = np.concatenate([np.arange(self.starts[row], self.starts[row + 1]) for row in rows.tolist()])
+        shortlists = replace(self, ids=[self.ids[row] for row in rows.tolist()], pairs=self.pairs.part(pairs))
+        starts, counts = np.cumsum([0, *np.diff(self.starts)[rows]]), {"n_queries": len(rows), "n_pairs": len(pairs)}
+        return replace(shortlists, document_rows=self.document_rows[pairs], starts=starts, counts=counts)
 
     def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
         """Score every query against its own shortlist."""

@@ -5,6 +5,8 @@ import numpy as np
 from quantdrift.evidence.record import Evidence, Top
 from quantdrift.metrics.relevance import arm_grades, relevant_count
 
+DRAWN = "stopped_by_answers"
+"""The same of a run that stopped when its own answers were enough; the runner tells it."""
 _ROUNDING = 1e-5
 """Relative difference of two scores that can be rounding."""
 _ALIKE = 10

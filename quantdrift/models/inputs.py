@@ -23,7 +23,7 @@ class Settings:
         k: ranks kept of either arm.
         batch_size: inputs per forward pass.
         noise_floor: whether to run the reference a second time.
-        seed: seed of the order in which the noise floor is run.
+        seed: seed of the order in which the noise floor is run, and inputs until they are enough.
         dtype: number type of full-precision weights and of the computation, one of DTYPES.
         trust_remote_code: whether Python code that comes with a model may run.
         query_prompt: name of the prompt to put before queries; None leaves the choice to the model.

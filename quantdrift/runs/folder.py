@@ -37,6 +37,7 @@ from quantdrift.evidence.file import read_evidence, write_evidence
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import parse_metric
+from quantdrift.metrics.forbids import DRAWN
 from quantdrift.runs.changes import Changed, changed_inputs, frame_of
 from quantdrift.runs.identity import Identity, signature
 from quantdrift.runs.verdict import Verdict, verdict
@@ -75,6 +76,7 @@ class _Part(_Values):  # type: ignore[misc]  # made above
     widths: dict[str, Whole | None] | None = None
     corpus_size: _Part | None = None
     limit: _Part | None = None
+    drawn: _Part | None = None
     shortlist: _Part | None = None
     probe: _Part | None = None
     allocation: _Part | None = None
@@ -192,12 +194,18 @@ class Run:
             shutil.copytree(self.path, inside, dirs_exist_ok=True)
         return replace(self, path=place, keeper=None)
 
-    def evidence(self) -> Evidence:
+    def evidence(self, *, drawn: bool = False) -> Evidence:
         """The evidence, read from the folder.
+
+        Args:
+            drawn: also of a run that stopped when its own answers were enough (`quantdrift gate --sequential`), whose
+                inputs can be looked at, and whose rates are biased.
 
         Raises:
             RunError: it is missing or damaged, or of another run.
         """
+        if not drawn and (why := (self.record["data"].get("forbids") or {}).get(DRAWN)):
+            raise RunError(f"{self.path}: {why}. Expected a run of all inputs; quantdrift show tells what changed here")
         return read_evidence(self.path / EVIDENCE, digest=self.record["files"][EVIDENCE])
 
     def probe(self) -> LinearProbe | None:

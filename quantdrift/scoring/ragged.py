@@ -75,3 +75,9 @@ class Ragged:
     def finite(self) -> NDArray[np.bool_]:
         """Say for each input whether all its numbers are finite, bool [n]."""
         return np.array([bool(np.isfinite(matrix).all()) for matrix in self], dtype=np.bool_)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Join outputs of batches, at least one: vectors, or one matrix per input."""
+    ragged = isinstance(parts[0], Ragged)
+    return Ragged.of([rows for part in parts for rows in part]) if ragged else np.concatenate(parts)

@@ -1,5 +1,6 @@
 """What rules come to: p-values by hand and by scipy, limits, noise, slices, and whether two runs belong together."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from scipy import stats
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.formats import read_finished
 from quantdrift.gate.baseline import answer_of
-from quantdrift.gate.judge import gate, match, snapshot_for
+from quantdrift.gate.judge import gate, match, settled, snapshot_for
 from quantdrift.gate.result import GateResult, Judgement, Verdict
 from quantdrift.gate.rules import parse_rule
-from quantdrift.gate.target import Target, target_of_diff
+from quantdrift.gate.target import Drawn, Target, target_of_diff
 from support.finished_samples import A, B, write_trec
 from support.gate_samples import IDENTITY, Values, evidence, judge_changes, judged, ones, pair, rules, snapshot, target
 
@@ -306,3 +307,46 @@ def test_the_worst_inputs_come_first_in_any_order_of_inputs() -> None:
         result = gate(shuffled, rules("flip@1 no worse"), there, n_worst=7)
         listed_now = [(worst.input_id, worst.new) for worst in result.worst]
         assert listed_now == [*((f"q{row}", True) for row in range(3, 9)), ("q0", False)]
+
+
+# --- limits that are judged while inputs are answered ----------------------------------------------
+
+SPREAD = range(0, 60, 10)
+
+
+def drawn(flips: Iterable[int], *texts: str, of: int = 1000, **more: Any) -> GateResult:
+    """Rules on the first 60 inputs of so many."""
+    run = replace(target(evidence(flips)), drawn=Drawn(n=60, of=of, seed=7))
+    return gate(run, rules(*texts), **more)
+
+
+def test_a_limit_is_on_the_rate_of_all_inputs_that_there_could_be() -> None:
+    found = drawn(SPREAD, "flip@1 <= 0.3", "flip@1 <= 0.005", "flip@1 <= 0.12", "flip@1 >= 0.02")
+    assert [rule.outcome for rule in found.rules] == ["pass", "fail", "underpowered", "pass"]
+    assert (found.verdict, found.exit_code) == ("fail", 1)
+    assert found.to_json()["sequential"] == {"n": 60, "of": 1000, "seed": 7}
+
+
+def test_failing_shares_the_error_over_the_rules_and_passing_does_not() -> None:
+    flips = [*range(40, 44)]
+    alone, *_ = drawn(flips, "flip@1 <= 0.01").rules
+    assert alone.p_worse is not None
+    # two copies of a rule are one; a slice without an input so far counts
+    both = drawn(flips, "flip@1 <= 0.01", "flip@1 <= 0.01", "flip@1 [none] <= 0.5", slices={"none": "x*"}).rules
+    assert [rule.n for rule in both] == [60, 0]
+    assert both[0].p_worse_holm == EXACT(2 * alone.p_worse)
+    assert [rule.outcome for rule in both][1] == "underpowered"
+    assert drawn([], *(f"flip@1 <= {limit}" for limit in (0.08, 0.3, 0.4, 0.5))).verdict == "pass"
+
+
+def test_it_goes_on_until_every_rule_is_decided() -> None:
+    few = evidence(SPREAD)
+    assert settled(few, rules("flip@1 <= 0.3"))
+    assert not settled(few, rules("flip@1 <= 0.3", "flip@1 <= 0.12"))
+    # a rule that nothing can decide keeps nobody waiting
+    unlabelled = replace(few, judgements=None)
+    assert settled(unlabelled, rules("flip@1 <= 0.3", "gold_lost@1 <= 0.3"))
+    # the inputs ran out: the exact test of all of them has a part of the error of its own
+    assert drawn(SPREAD, "flip@1 <= 0.23").verdict == "underpowered"
+    assert drawn(SPREAD, "flip@1 <= 0.22", of=60).verdict == "underpowered"
+    assert drawn(SPREAD, "flip@1 <= 0.23", of=60).verdict == "pass"
