@@ -132,7 +132,7 @@ class StabilityCheck(Threshold):
     n_items_min: Whole
     n_items_max: Whole
     version: str
-    sample: Annotated[tuple[Real, ...], AS_LIST, Field(repr=False, min_length=1)]
+    sample: Annotated[tuple[Real, ...], AS_LIST, Field(repr=False, min_length=1, max_length=SAMPLE)]
 
     @classmethod
     def calibrate(

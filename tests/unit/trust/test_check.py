@@ -116,6 +116,7 @@ def test_another_pair_other_weights_and_other_scores_are_refused(path: Path) -> 
         ("alpha", 1.0),
         ("n_calibration", 0),
         ("sample", []),
+        ("sample", [0.5] * 1_001),
         ("origin", {**Identity().to_json(), "spec": 4}),
         ("more", 1),
     ],
