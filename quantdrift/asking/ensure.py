@@ -71,7 +71,8 @@ def ensure(
     from quantdrift.asking.run import measured_run  # noqa: PLC0415 -- torch
 
     pair = opened()
-    pair = replace(pair, reading=replace(pair.reading, enough=enough))
+    if enough is not None:
+        pair = replace(pair, reading=replace(pair.reading, enough=enough))
     return measured_run(pair, out=place, settings=settings, store=store, progress=progress, **entries)
 
 
