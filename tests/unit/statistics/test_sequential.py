@@ -24,6 +24,10 @@ def test_evidence_by_hand() -> None:
     assert math.exp(float(log_evidence(1, 1, 0.5))) == pytest.approx(1.5)
     # none of n: the mean of (1 - u)^n over u from 0 to 1, whatever the limit
     assert np.exp(log_evidence(0, 9, 0.2)) == pytest.approx(1 / 10)
+    # two ones against 1/2: an evidence of 7/3, which looks may spend four fifths of the error on
+    assert p_above(np.ones(2), 0.5, ended=False) == pytest.approx(3 / 7 / 0.8)
+    # and eight: 1 / 256 at the end, in the fifth that is left
+    assert p_above(np.ones(8), 0.5, ended=True) == pytest.approx(1 / 256 / 0.2)
 
 
 @pytest.mark.parametrize(("ones", "n", "limit"), [(3, 10, 0.1), (30, 400, 0.25), (90, 100, 0.5), (7, 7, 0.9)])
