@@ -66,7 +66,7 @@ _FIELDS: dict[str, Any] = {name: (kind | None, None) for names, kind in _NAMED.i
 _Values: Any = create_model("_Values", **_FIELDS)
 
 
-class _Part(_Values):  # type: ignore[misc]  # made above
+class _Part(_Values):  # type: ignore[misc]  # mypy sees no class in what create_model returns
     """A part of run.json; null stands for what is not known, and more may stand there."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)

@@ -258,7 +258,9 @@ def check_scores(check: StabilityCheck, file: Path) -> Applied:
         except (ValueError, ScoreError) as error:
             expected = f"expected one confidence ({check.score}), or a list of the scores of one input"
             raise ScoreError(f"{file}, line {number}: {expected}; {error}") from error
-    resemblance = check.resembles_confidence(confidences, warn=False)  # refuses an empty file
+    if not confidences:
+        raise ScoreError(f"{file} holds no input; expected one confidence ({check.score}) or a list of scores a line")
+    resemblance = check.resembles_confidence(confidences, warn=False)
     unknown = undefined("full precision did not answer these inputs")
     return Applied(
         n_inputs=len(confidences),

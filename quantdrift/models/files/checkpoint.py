@@ -28,14 +28,14 @@ from quantdrift.models.files.tensors import stored_tensors
 if TYPE_CHECKING:
     from torch import nn
 
-NEEDED: Mapping[str, tuple[str, ...]] = {
-    "awq": ("gptq", "gptqmodel", "accelerate"),
-    "bitsandbytes": ("bitsandbytes", "bitsandbytes", "accelerate"),
-    "compressed-tensors": ("compressed-tensors", "compressed-tensors"),
-    "gptq": ("optimum", "gptqmodel", "optimum"),
-    "torchao": ("torchao", "torchao"),
+NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "awq": (("gptqmodel", "accelerate"), "gptq"),
+    "bitsandbytes": (("bitsandbytes", "accelerate"), "bitsandbytes"),
+    "compressed-tensors": (("compressed-tensors",), "compressed-tensors"),
+    "gptq": (("gptqmodel", "optimum"), "optimum"),
+    "torchao": (("torchao",), "torchao"),
 }
-"""Method to the extra that installs what transformers 5 reads its checkpoints with, and the packages themselves."""
+"""Method to the packages with which transformers 5 reads its checkpoints, and the extra that installs them."""
 _WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
 _FILE_ON_HUB = re.compile(r"([^/:\s]+/[^/:\s]+):(.+)")
 _LISTED = 8
@@ -190,7 +190,7 @@ def packages_for(method: str) -> tuple[Package, ...]:
     """Return the packages that read the checkpoints of a method."""
     if method in MODEL_FILES:
         return MODEL_FILES[method].packages
-    extra, *names = NEEDED.get(method, ("",))
+    names, extra = NEEDED.get(method, ((), ""))
     return tuple(Package(name=name, module=name.replace("-", "_"), extra=extra, note="") for name in names)
 
 

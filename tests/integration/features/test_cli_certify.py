@@ -129,7 +129,7 @@ def test_a_check_is_applied_to_scores_of_the_candidate_alone(write: Write, tmp_p
         scores.write_text(wrong)
         code, out, err = certify(scores, "--check", check)
         assert (code, out) == (2, ""), wrong
-        assert ("line 2" in err) == bool(wrong)
+        assert (scores.name in err, "line 2" in err) == (True, bool(wrong)), wrong
 
 
 def test_what_cannot_be_is_refused(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
