@@ -29,6 +29,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "images": ("PIL",),
         "open-clip": ("open_clip", "torchvision"),
         "report": ("vl_convert",),
+        "xlsx": ("openpyxl",),
         "compressed-tensors": ("compressed_tensors",),
         **{name: (name,) for name in ("hqq", "optimum", "torchao", "gguf", "peft", "timm", "pandas", "pytest", "ray")},
     }

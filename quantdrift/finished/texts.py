@@ -12,6 +12,7 @@ from quantdrift.base.progress import Terminal
 from quantdrift.base.text import some
 from quantdrift.data.labelled import ClassificationDataset, load_task, read_folder, task_names
 from quantdrift.data.streamed import DataKind, streamed_kind
+from quantdrift.data.tables import is_table
 from quantdrift.finished.formats import Source
 from quantdrift.finished.formats.lm_eval import read_lm_eval, sample_files
 from quantdrift.finished.lm_eval_evidence import read_document
@@ -62,7 +63,7 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
         raise QuantDriftError("expected either --data FOLDER or --task NAME; got both")
     if data is not None and (kind := streamed_kind(data)) is not None:
         return _streamed(run, data, kind)
-    if data is not None and (sample_files(data) if data.is_dir() else ".jsonl" in data.suffixes):
+    if data is not None and not ours and (sample_files(data) if data.is_dir() else ".jsonl" in data.suffixes):
         return _of_samples(data, str(said["name"]))
     if data is not None or task is not None:
         texts = _texts_of(said, data, task)
@@ -88,7 +89,10 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
 
 
 def _texts_of(said: Mapping[str, Any], folder: Path | None, task: str | None) -> Texts:
-    dataset = load_task(str(task)) if folder is None else read_folder(folder, str(said.get("split") or "test"))
+    split, columns = str(said.get("split") or "test"), said.get("columns")
+    dataset = (
+        load_task(str(task)) if folder is None else read_folder(folder, split, columns if is_table(folder) else None)
+    )
     about: dict[str, Any] = {"digest": dataset.fingerprint, "told": f"texts are from {folder or task}"}
     if not isinstance(dataset, ClassificationDataset):
         sides = ((dataset.query_ids, dataset.queries), (dataset.document_ids, dataset.documents))
