@@ -146,6 +146,8 @@ def test_a_data_frame_is_read_without_pandas_being_needed() -> None:
     frame = pandas.DataFrame([*PAIRS, (None, float("nan"))], columns=["ask", "say"], index=[3, 1, 2, 9])
     data = pairs_of(frame_table(frame, {"query": "ask", "document": "say"}), "test")
     assert (len(data.queries), data.name, data.path) == (3, "data", None)
+    numbers = pandas.DataFrame({"id": [7, None], "query": ["a?", None], "answer": ["A.", "B."]})  # 7 becomes 7.0
+    assert pairs_of(frame_table(numbers), "test").query_ids == ("7",)
     with pytest.raises(DataError, match=r"no column is the query.*ask, say"):
         drift("minilm", "W4-rtn", frame)
     with pytest.raises(DataError, match="cannot be read"):
@@ -206,6 +208,12 @@ def test_columns_can_be_named_and_left_out(read: Read) -> None:
         text, columns={"query": "Frage", "document": "Antwort", "score": ""}
     )
     assert data.warnings[0].endswith("not read: context, label. Queries: 2, documents: 2, each text once")
+
+
+def test_a_column_that_is_named_is_nothing_else(read: Read) -> None:
+    data = read(csv_text(("7", "a?", "A."), head=("id", "query", "answer")), columns="document_id=id")
+    assert data.document_ids == ("7",)
+    assert data.query_ids != ("7",)
 
 
 @pytest.mark.parametrize(
