@@ -150,8 +150,8 @@ def _save_safetensors(pair: QuantizedPair, codes: Mapping[str, QuantizedWeight],
         again = None
     if again != fingerprint:
         raise UnsupportedError(
-            "sentence-transformers wrote files that do not load as the quantized model. An adapter has to be merged "
-            "into its model first (merge_and_unload), and the model saved"
+            "sentence-transformers wrote files that do not load as the quantized model; nothing was written. Please "
+            "report the model"
         )
     dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()})
     return {"dtype": ", ".join(dtypes), "candidate_fingerprint": fingerprint}

@@ -30,7 +30,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "open-clip": ("open_clip", "torchvision"),
         "report": ("vl_convert",),
         "compressed-tensors": ("compressed_tensors",),
-        **{name: (name,) for name in ("hqq", "optimum", "torchao", "gguf", "peft", "timm", "pandas", "pytest", "ray")},
+        **{name: (name,) for name in ("hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest", "ray")},
     }
 )
 """Each extra of quantdrift, and the modules that it installs."""

@@ -21,7 +21,7 @@ from quantdrift.base.text import some
 from quantdrift.models.files.model_files import MODEL_FILES
 from quantdrift.models.files.named import ModelSource
 from quantdrift.models.files.saved import model_format
-from quantdrift.models.loading import Placed, Reads, loading, merge_adapters, on_rules, try_text
+from quantdrift.models.loading import Placed, Reads, loading, on_rules, try_text
 from quantdrift.models.model import EmbeddingModel, LoadedModel
 from quantdrift.models.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.scoring.similarity import Similarity
@@ -168,8 +168,6 @@ def load_sentence_transformer(
                 )
         notes = remarks.notes
         notes += [*on_rules(model, source.name, revision), *_on_padding(model, source.name)]
-        if merged := merge_adapters(model):
-            notes.append(f"the adapter of {source.name} ({', '.join(merged)}) is merged into its base")
         notes += try_text(model.eval(), source.name)
     return model, notes
 
