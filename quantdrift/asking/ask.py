@@ -40,7 +40,7 @@ LIBRARIES = (
     *("scikit-learn", "accelerate", "pillow", "mteb", "beir", "lm_eval", "faiss-gpu"),
     *KINDS.packages,
     *QUANTIZERS.packages,
-    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnx-ir", "onnxscript", "onnxruntime-gpu"),
+    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnxruntime-gpu"),
     *STAGES.packages,
 )
 """Packages that load models, quantize or compute; another version of one may give other numbers."""

@@ -25,7 +25,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gptq": ("gptqmodel",),
         "autoawq": ("awq",),
         "bitsandbytes": ("bitsandbytes", "accelerate"),
-        "onnx": ("onnx", "onnx_ir", "onnxruntime", "onnxscript"),
+        "onnx": ("onnx", "onnxruntime"),
         "images": ("PIL",),
         "open-clip": ("open_clip", "torchvision"),
         "report": ("vl_convert",),
