@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.kinds.encoder import KINDS
@@ -30,6 +30,8 @@ ALIASES: Mapping[str, str] = {
 }
 """Short name to hub id; case does not matter."""
 
+ADAPTER_FILE = "adapter_config.json"
+"""The file of peft that says of what model an adapter is."""
 OPEN_CLIP = "open_clip:"
 """Prefix of the name of a model that open_clip loads."""
 
@@ -119,8 +121,18 @@ def name_in_config(modules: Iterable[Any]) -> str | None:
     return None
 
 
+def refuse_adapter(name: str) -> NoReturn:
+    """Refuse an adapter: it changes another model, which would be measured under its name."""
+    raise UnsupportedError(
+        f"{name} holds an adapter ({ADAPTER_FILE}); expected a whole model: merge it into its base first "
+        "(PeftModel.merge_and_unload(), then save_pretrained(FOLDER)), and name that folder"
+    )
+
+
 def _local(name: str, path: Path) -> ModelSource:
     if not any((path / file).is_file() for kind in KINDS.values() for file in kind.files):
+        if (path / ADAPTER_FILE).is_file():
+            refuse_adapter(name)
         entries = sorted(entry.name for entry in path.iterdir())[:8]
         raise UnsupportedError(
             f"{path} is not a model folder: expected a config.json or modules.json in it, found "

@@ -116,7 +116,7 @@ SPECS = """
     W8A8-mxfp8 W8A8-int8 W16A4-nvfp4 W4-mxfp4 W4+query W4+table=8+query W4+emb=int8+query W3.5-gptq+gap W4+table=8
     fp+table=4 fp+dtype=bf16 W4+dtype=bf16 W4+tuned fp+emb=int8 fp+emb=binary fp+emb=int8+rescore=4 fp+dim=64
     W4+emb=int8 fp+emb=int8+dim=64 fp+index=HNSW32 fp+index=IVF64,PQ16 fp+index=SQ8 fp+index=PQ16+rescore=2
-    fp+emb=int8+index=HNSW32 W4+index=HNSW32 W4+emb=int8+index=IVF64,Flat+search=nprobe=8 fp+index=usearch
+    fp+emb=int8+index=HNSW32 W4+index=HNSW32 W4+emb=int8+index=IVF64,Flat+search=nprobe=8
     fp+index=lancedb
 """
 
