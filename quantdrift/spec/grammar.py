@@ -239,7 +239,20 @@ def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
         else f"query, a criterion ({', '.join(CRITERIA)}) or KEY=VALUE with KEY one of {', '.join(options)}; parts "
         "with '-' come before the first '+'"
     )
-    raise error_at(text, at, end, f"unknown {what}", expected, meant=next(iter(nearest(key, known)), ""))
+    values = _options_by_value() if sign == "+" else {}
+    meant = next(iter([value for value in values if value == word] or nearest(key, known) or nearest(word, values)), "")
+    raise error_at(text, at, end, f"unknown {what}", expected, meant=" or ".join(values.get(meant, [meant])))
+
+
+def _options_by_value() -> Mapping[str, list[str]]:
+    """The values that options name (HNSW32, int8, nprobe=8), each with the options that take it."""
+    options: dict[str, list[str]] = {}
+    for key, option in known_options().items():
+        named = re.findall(r"[A-Za-z][\w:=]*(?:,\w+)*", option.values)
+        for value in dict.fromkeys(part for words in named for part in (words, *words.split(","))):
+            if option.pattern != Option().pattern and re.fullmatch(option.pattern, value):
+                options.setdefault(value, []).append(f"+{key}={value}")
+    return options
 
 
 def _in_one_form(scheme: Scheme) -> Mapping[str, Any]:

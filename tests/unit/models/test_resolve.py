@@ -127,6 +127,15 @@ def test_a_wrong_name_gets_the_nearest(name: str, meant: str) -> None:
     assert meant == caught.value.suggestions[0]
 
 
+@pytest.mark.parametrize("alias", ALIASES)
+def test_what_the_hub_calls_a_model_is_that_model_alone(alias: str) -> None:
+    name = ALIASES[alias].rpartition("/")[2]
+    if name.lower() != alias.lower():  # else it is the short name
+        with pytest.raises(UnknownNameError) as caught:
+            resolve(name.upper())
+        assert caught.value.suggestions == [alias]
+
+
 def test_what_open_clip_loads(tmp_path: Path) -> None:
     listed = resolve("open_clip:ViT-B-32/openai")
     assert (listed.kind, listed.location, is_open_clip(listed)) == ("hub", "ViT-B-32/openai", True)
