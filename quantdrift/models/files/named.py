@@ -54,6 +54,11 @@ class ModelSource:
     location: str
 
     @property
+    def shown(self) -> str:
+        """Its name in a message, and what that stands for if it is another."""
+        return repr(self.name) + ("" if self.name == self.canonical else f" ({self.canonical})")
+
+    @property
     def read_as(self) -> str:
         """The prefix of its name that says how tokens become an embedding: "mean:" or "sparse:"; mostly empty."""
         return next((way for way in READ_AS if self.name.startswith(way)), "")
