@@ -24,6 +24,7 @@ from quantdrift.builtin.weights import CHOICE
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES, Kind, Option
 from quantdrift.scheme import CHECKS, DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER, FULL, FULL_BITS, Scheme, error_at
+from quantdrift.spec.names import short_name
 
 _ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
 CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
@@ -337,7 +338,7 @@ class Spec:
     'BAAI/bge-m3@W8-g128-rtn'
 
     Attributes:
-        model: short name, hub id or folder: one line, not empty, no whitespace at its ends.
+        model: short name, which gets its usual case; hub id or folder: one line, not empty, no whitespace at its ends.
         scheme: the scheme of the candidate.
 
     Raises:
@@ -349,6 +350,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         _split(str(self), 0, len(str(self)))
+        object.__setattr__(self, "model", short_name(self.model))
 
     def __str__(self) -> str:
         return f"{self.model}@{self.scheme}"
@@ -496,7 +498,7 @@ class Versus:
     'minilm vs ./minilm-gptq'
 
     Attributes:
-        reference: short name, hub id or folder: one line, no whitespace at its ends; or a model on a server, which
+        reference: short name, hub id or folder: one line, no whitespace at its ends; or a model on a server. The name
             becomes canonical.
         candidate: likewise, or a GGUF file.
 
@@ -547,7 +549,7 @@ def _side(text: str, start: int, end: int, what: str) -> str:
     if scheme := re.search(r"@W[0-9][^@]*\Z", name):
         expected = f"a {what} as it is stored, without a scheme"
         raise error_at(text, start + scheme.start(), end, "unexpected", expected)
-    return str(read_endpoint(name, text=text, start=start)) if _ON_SERVER.match(name) else name
+    return str(read_endpoint(name, text=text, start=start)) if _ON_SERVER.match(name) else short_name(name)
 
 
 # --- calibration and the choice of widths ---------------------------------------------------------

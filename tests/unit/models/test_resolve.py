@@ -11,9 +11,10 @@ import pytest
 
 from quantdrift.base.errors import RunError, UnknownNameError, UnsupportedError
 from quantdrift.models.files.kinds import check_kind, is_cross_encoder, kind_of, refuse_unreachable
-from quantdrift.models.files.named import ALIASES, ModelSource, is_open_clip, resolve
+from quantdrift.models.files.named import ModelSource, is_open_clip, resolve
 from quantdrift.models.files.packaged import PACKAGED, PackagedModel
 from quantdrift.models.vetting import refuse_unsaid_pooling
+from quantdrift.spec.names import ALIASES
 from support.packaged_model import in_parts
 
 

@@ -58,6 +58,20 @@ def test_canonical_form_of_a_scheme(text: str, canonical: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("MiniLM@W4", "minilm@W4-g128-rtn"),
+        ("mean:BGE-m3@W4", "mean:bge-m3@W4-g128-rtn"),
+        ("./MiniLM@W4", "./MiniLM@W4-g128-rtn"),
+        ("qwen3-0.6b vs MINILM", "Qwen3-0.6B vs minilm"),
+    ],
+)
+def test_a_short_name_has_one_case(text: str, canonical: str) -> None:
+    pair = grammar.parse_pair(text)
+    assert (str(pair), grammar.parse_pair(canonical)) == (canonical, pair)
+
+
+@pytest.mark.parametrize(
     ("text", "widths"),
     [("W4", (4,)), ("W3+gap+widths=2,8,4,2", (2, 4, 8)), ("W3+gap", None), ("W3+gap+widths=4,8", None),
      ("W3+gap+widths=3,3", None)],
