@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,10 +155,8 @@ def test_what_was_not_measured_is_named_with_its_reason(page: Page) -> None:
 GOOD, CHANGED, BAD = "safe to deploy", "answers change, right ones stay", "right answers lost"
 
 
-def judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: dict[str, str], kind: str = "grid", missing: str = "W2"
-) -> Page:
-    """The page of a study whose schemes have these verdicts."""
+def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: dict[str, str], kind: str = "grid") -> Page:
+    """The page of a study whose schemes have these verdicts; W2, which comes last, is not finished."""
 
     def verdict(record: Any) -> Verdict:
         scheme = parse(record["spec"]).scheme
@@ -166,9 +165,9 @@ def judged(
         return Verdict(word=word, sentences=("Why.",), tone=TONES[word], next=next_step, command="quantdrift mend")
 
     monkeypatch.setattr("quantdrift.report.study.verdict", verdict)
-    folder = study_of(
-        tmp_path, models=("m",), schemes=[*words], data=("docs",), missing=(missing,) if missing in words else ()
-    )
+    folder = study_of(tmp_path, models=("m", "n"), schemes=[*words], data=("docs",))
+    if "W2" in words:
+        shutil.rmtree(folder.place(folder.cells[-1].name))  # one of its two runs
     return page_of(replace(folder, record=folder.record.model_copy(update={"kind": kind})))
 
 
