@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quantdrift.base.text import counted, percent, some
@@ -23,6 +23,7 @@ from quantdrift.show.tables import Column, Grid, metric_columns, table
 from quantdrift.statistics.estimates import undefined
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.results import Result, metrics_of
+from quantdrift.study.shares import judged_whole, waterfalls_of
 
 WORST = 5
 """Changed inputs that are listed for each run."""
@@ -74,7 +75,7 @@ def page_of(folder: StudyFolder) -> Page:
     schemes, missing = _tones(seen), [result for result in results if result.run is None]
     unfinished = {figures.short(result.parsed) for result in missing}
     finished = {scheme: tone for scheme, tone in schemes.items() if scheme not in unfinished}
-    whole = seen[-1] if folder.record.kind == "waterfall" and results[-1].run is not None else None
+    whole = _whole(folder, seen[-1]) if folder.record.kind == "waterfall" and not missing else None
     best = whole or _best(seen, finished)
     models = dict.fromkeys(cell.model for cell in folder.cells)
     data = dict.fromkeys(cell.data.called for cell in folder.cells)
@@ -142,6 +143,12 @@ def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts)
         grids=[Grid(head=["metric", "value (95 % interval)", "inputs"], rows=metrics), worst],
     )
     return _Seen(result=result, judged=judged, part=part)
+
+
+def _whole(folder: StudyFolder, last: _Seen) -> _Seen:
+    """The whole deployment of a waterfall, with advice on the stage that changes most."""
+    assert last.result.run is not None  # it is seen
+    return replace(last, judged=judged_whole(last.result.run.record, waterfalls_of(folder)[0]))
 
 
 # --- the first screen -----------------------------------------------------------------------------

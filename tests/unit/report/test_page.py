@@ -17,7 +17,7 @@ from quantdrift.report.figures import Figure
 from quantdrift.report.page import Page, Section, Step, render
 from quantdrift.report.study import WORST, page_of
 from quantdrift.runs.folder import read_run
-from quantdrift.runs.verdict import TONES, Verdict
+from quantdrift.runs.verdict import TONES, Verdict, advised
 from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import parse, parse_scheme
 from quantdrift.study.folder import StudyFolder
@@ -164,7 +164,8 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: dict[str, str
         next_step = "" if word == GOOD else f"Mend {scheme}."
         return Verdict(word=word, sentences=("Why.",), tone=TONES[word], next=next_step, command="quantdrift mend")
 
-    monkeypatch.setattr("quantdrift.report.study.verdict", verdict)
+    for module in ("report.study", "study.shares"):
+        monkeypatch.setattr(f"quantdrift.{module}.verdict", verdict)
     folder = study_of(tmp_path, models=("m", "n"), schemes=[*words], data=("docs",))
     if "W2" in words:
         shutil.rmtree(folder.place(folder.cells[-1].name))  # one of its two runs
@@ -196,7 +197,8 @@ def test_the_page_of_a_waterfall_is_about_the_whole_deployment(tmp_path: Path, m
     page = judged(tmp_path, monkeypatch, words, kind="waterfall")
     assert (page.word, page.tone, page.verdict) == (BAD, "bad", "W4-rtn+emb=int8: Why.")
     (shown,) = page.steps
-    assert shown.command == "quantdrift mend"
+    advice = advised(Verdict(word=BAD, sentences=(), tone="bad"), {"spec": "m@W4+emb=int8"}, "weights")
+    assert shown.text == f"W4-rtn+emb=int8: {advice.next}"  # weights change more than codes of 8 bits
 
 
 def test_a_study_without_a_run_has_a_page(tmp_path: Path) -> None:
