@@ -95,7 +95,7 @@ def quiet_loading() -> None:
 def reading_files(source: ModelSource, what: str = "model") -> AbstractContextManager[None]:
     """Turn any error of a library that reads a model into one line."""
     where = "from the hub" if source.kind == "hub" else f"from {source.location}"
-    problem = f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}"
+    problem = f"the {what} {source.shown} cannot be loaded {where}"
     return in_one_line(problem, source.otherwise)
 
 

@@ -16,9 +16,10 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.records import entries
 from quantdrift.models.endless import PATTERNS, check_patterns, check_rules
 from quantdrift.models.files.kinds import architectures, has_modules, model_json, refuse_language_model
-from quantdrift.models.files.named import ADAPTER_FILE, READ_AS, ModelSource, refuse_adapter
+from quantdrift.models.files.named import ADAPTER_FILE, ModelSource, refuse_adapter
 from quantdrift.models.files.tensors import WEIGHTS, read_head, weight_files
 from quantdrift.models.schemas import CONFIG, MODELS, MODULES, TRANSFORMER, check_settings
+from quantdrift.spec.names import READ_AS
 
 TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"

@@ -454,7 +454,8 @@ def command(
     *,
     runs: list[Path] = argument(RUNS),
     by: str = option(
-        "data|model|scheme|quantizer: What a line never saw: a corpus, a model, a width, or all but rtn.", default="data"
+        "data|model|scheme|quantizer: What a line never saw: a corpus, a model, a width, or all but rtn.",
+        default="data",
     ),
 ) -> Output:
     """Over many runs: does a larger separation go with fewer changed answers, and by how much?

@@ -12,11 +12,11 @@ pytest.importorskip("faiss", reason="the extra 'faiss' is not installed")
 from transformers import BertModel
 
 from quantdrift.features.repair import choice
-from quantdrift.features.waterfall.shares import judged_whole, waterfalls_of
 from quantdrift.runs.folder import read_run
 from quantdrift.runs.verdict import verdict
 from quantdrift.statistics.standing import Tolerances
 from quantdrift.study.folder import open_study
+from quantdrift.study.shares import judged_whole, waterfalls_of
 from support import classifier_samples
 from support.candidate_samples import HIDDEN, WIDTH, bert, save_backbone
 from support.rerank_samples import save_cross_encoder

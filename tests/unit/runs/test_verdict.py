@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.features.waterfall.shares import combinations_of
 from quantdrift.kinds.stage import STAGES
 from quantdrift.metrics import measure
 from quantdrift.runs.verdict import TONES, Verdict, verdict
@@ -16,6 +15,7 @@ from quantdrift.spec.grammar import parse, parse_scheme
 from quantdrift.spec.remedies import check_repairable
 from quantdrift.statistics.estimates import share_estimate
 from quantdrift.statistics.standing import Tolerances
+from quantdrift.study.shares import combinations_of
 from support.places import ROOT
 from support.small_evidence import evidence_of
 
