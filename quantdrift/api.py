@@ -30,6 +30,7 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import progress_bars
 from quantdrift.base.records import bytes_digest, write_text
 from quantdrift.base.registry import imported
+from quantdrift.candidate.refusals import check_named
 from quantdrift.data.labelled import (
     ClassificationDataset,
     Dataset,
@@ -221,6 +222,8 @@ def drift(
     place = None if out is None else Path(out).expanduser().absolute()
     if place is not None:
         check_place(place)  # before anything is computed
+    if _is_named(reference) and (candidate is None or isinstance(candidate, Scheme) or _is_named(candidate)):
+        check_named(_pair(reference, candidate, device, ExitStack())[0])  # a task may have to be downloaded
     dataset = keeping_own_ids(_dataset(data, split, columns), keep_own_ids and data is not None)
     said = {"qrels": qrels, "classes": classes, "labels": labels}
     said |= {"input_ids": input_ids, "item_ids": item_ids, "similarity": similarity}

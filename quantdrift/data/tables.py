@@ -9,6 +9,7 @@ import math
 import re
 import unicodedata
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -123,7 +124,7 @@ def _suffix(place: str | Path) -> str:
 
 def _table(where: str, path: Path | None, names: Sequence[str], rows: Sequence[Row], columns: Columns | None) -> Table:
     names = [name for name in names if name]
-    if twice := [name for name in names if names.count(name) > 1]:
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise DataError(f"{where}: two columns are named {shown(twice[0])}; rename one")
     asked = _asked(columns or {})
     roles = _roles(names, asked, where)

@@ -1,5 +1,6 @@
 """The texts of a finished run, which holds only ids, from the data that it was made on."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,7 +78,7 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
         return texts if ours else replace(texts, told=f"{texts.told}, matched by their ids")
     place, name = said.get("path"), str(said["name"])
     where = f"--task {name}" if name in task_names() else "--data FOLDER"
-    absent = Texts(told=f"to see texts: quantdrift show {run.path} {where}")
+    absent = Texts(told=f"to see texts: quantdrift show {shlex.quote(str(run.path))} {where}")
     if not ours or not (place or name in task_names()):  # equal names alone do not prove that the data are the same
         return absent
     try:
