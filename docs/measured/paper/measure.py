@@ -1,10 +1,10 @@
-"""What the offline studies give for the comparisons of the paper: `python docs/measured/paper/measure.py STUDIES [mpnet]`.
+"""What the offline studies give for the comparisons of the paper: `measure.py STUDIES`, or `measure.py STUDIES mpnet`.
 
 STUDIES/SUITE is the study that `quantdrift study run --suite SUITE --offline --out STUDIES/SUITE` made. For each suite
-that is there, offline.csv (or offline-mpnet.csv) gets a row for what comparisons.csv names in it. A quantity is a cell and a metric,
-`W4-hqq flip@1`, `W4/DATA flip@1`, `SUITE:W4 flip@1`; a mean of quantities, joined by `&`; a number; or a cell and one
-of the methods below, `W4 certify(S,0.10)`. Intervals resample the inputs, the same ones in both quantities where both
-have the same inputs. A share of 0 or 1 is that in all resamples; there Wilson's interval takes their place.
+that is there, offline.csv (or offline-mpnet.csv) gets a row for what comparisons.csv names in it. A quantity is a cell
+and a metric, `W4-hqq flip@1`, `W4/DATA flip@1`, `SUITE:W4 flip@1`; a mean of quantities, joined by `&`; a number; or a
+cell and one of the methods below, `W4 certify(S,0.10)`. Intervals resample the inputs, the same ones in both quantities
+where both have the same inputs. A share of 0 or 1 is that in all resamples; there Wilson's interval takes its place.
 """
 
 import re
