@@ -30,6 +30,7 @@ from quantdrift.base.extras import extras_named
 from quantdrift.base.progress import progress_bars
 from quantdrift.base.records import bytes_digest, write_text
 from quantdrift.base.registry import imported
+from quantdrift.candidate.refusals import check_named
 from quantdrift.data.labelled import (
     ClassificationDataset,
     Dataset,
@@ -37,9 +38,11 @@ from quantdrift.data.labelled import (
     is_place,
     load_task,
     match_labels,
+    of_table,
     read_folder,
 )
 from quantdrift.data.retrieval import RetrievalDataset, counted, facts_of, keeping_own_ids
+from quantdrift.data.tables import Columns, frame_table
 from quantdrift.evidence.record import Evidence
 from quantdrift.kinds.encoder import KINDS
 from quantdrift.metrics import measure
@@ -132,8 +135,9 @@ class Embeddings:
 def drift(
     reference: Any,
     candidate: Any = None,
-    data: Dataset | str | Path | None = None,
+    data: Dataset | str | Path | Any = None,
     *,
+    columns: Columns | None = None,
     qrels: Qrels | None = None,
     classes: Names | None = None,
     labels: Names | None = None,
@@ -171,8 +175,10 @@ def drift(
         reference: the model at full precision, or its outputs. A model is left unchanged.
         candidate: a scheme ("W4-rtn", or a `Scheme`), a model, or its outputs; None where `reference` is a
             pair's name, "MODEL@SCHEME" or "REFERENCE vs CANDIDATE".
-        data: a dataset, a folder as for `quantdrift run --data`, or the name of a task. Optional for arrays, which get
-            its ids, labels and texts, in its order.
+        data: a dataset, a folder or table as for `quantdrift run --data`, a data frame (pandas, polars, pyarrow), or
+            the name of a task. Optional for arrays, which get its ids, labels and texts, in its order.
+        columns: for a table or data frame whose columns have other names than the usual ones:
+            {"query": "question", "document": "answer"}.
         qrels: for arrays: input id to item id to grade, relevant if above 0.
         classes: for logits: names of the classes, [n_classes].
         labels: for logits: the right class of every input, [n_inputs].
@@ -216,7 +222,9 @@ def drift(
     place = None if out is None else Path(out).expanduser().absolute()
     if place is not None:
         check_place(place)  # before anything is computed
-    dataset = keeping_own_ids(_dataset(data, split), keep_own_ids and data is not None)
+    if _is_named(reference) and (candidate is None or isinstance(candidate, Scheme) or _is_named(candidate)):
+        check_named(_pair(reference, candidate, device, ExitStack())[0])  # a task may have to be downloaded
+    dataset = keeping_own_ids(_dataset(data, split, columns), keep_own_ids and data is not None)
     said = {"qrels": qrels, "classes": classes, "labels": labels}
     said |= {"input_ids": input_ids, "item_ids": item_ids, "similarity": similarity}
     with extras_named(needed_for="quantdrift.drift"), ExitStack() as stack:
@@ -265,14 +273,20 @@ class _Temporary:
         self._end = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
-def _dataset(data: Any, split: str) -> Dataset | None:
+def _dataset(data: Any, split: str, columns: Columns | None) -> Dataset | None:
+    if hasattr(data, "__arrow_c_stream__"):
+        return of_table(frame_table(data, columns), split)
+    if isinstance(data, Path) or (isinstance(data, str) and is_place(data)):
+        return read_folder(Path(data).expanduser(), split, columns)
+    if columns is not None:
+        raise DataError("columns are of a table or data frame; leave them out")
     if data is None or isinstance(data, RetrievalDataset | ClassificationDataset):
         return data
     if not isinstance(data, str | Path):
-        raise DataError(f"expected a dataset, a folder or the name of a task as data; got {type(data).__name__}")
-    if isinstance(data, Path) or is_place(data):
-        return read_folder(Path(data).expanduser(), split)
-    return load_task(data, split)
+        raise DataError(
+            f"expected a dataset, a folder, a data frame or the name of a task as data; got {type(data).__name__}"
+        )
+    return load_task(str(data), split)
 
 
 # --- models -----------------------------------------------------------------------------------

@@ -173,6 +173,7 @@ def main() -> int:
     shutil.rmtree(PAGES, ignore_errors=True)
     EXAMPLE.mkdir(parents=True, exist_ok=True)
     shutil.copytree(DOCS, PAGES, ignore=shutil.ignore_patterns("website", "*.md", "*.ipynb", ".*"))
+    shutil.copy(HERE / "site.css", PAGES)
     examples()
     for source in [*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"), *ROOT.glob("*.md")]:
         if HERE not in source.parents:

@@ -1,6 +1,7 @@
 """Evaluates both arms of a pair on a task, and writes the drift into mteb's own result."""
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from quantdrift.harness import DEPTH, Outcome, carefully, refuse_without_search,
 from quantdrift.measuring.flow import with_qrels
 from quantdrift.metrics.keys import drift_keys, harness_metrics
 from quantdrift.models.inputs import Settings
-from quantdrift.runs.folder import now, write_run
+from quantdrift.runs.folder import Run, now, write_run
 from quantdrift.statistics.estimates import finite
 from quantdrift_mteb.families import Recorder
 from quantdrift_mteb.pairs import MtebPair, Where
@@ -69,10 +70,12 @@ def _evaluate(
         where = (split, subset)
         main = finite(reference[subset].get("main_score"))
         keys: dict[str, Any] = {"drift_spec": str(pair.spec), "drift_reference_main_score": main}
+        run: Run | None = None
         if where in pair.found:
             outcome = pair.found[where][1]
             outcome = replace(outcome, evidence=with_qrels(outcome.evidence, _qrels(task, *where)))
-            keys |= mteb_keys(outcome.evidence) | _written(pair, task, where, outcome, place=place, started=started)
+            run = _written(pair, task, where, outcome, place=place, started=started)
+            keys |= mteb_keys(outcome.evidence)
         else:
             with carefully(f"{name} {split}/{subset}"):
                 compared = watch.compared(where)
@@ -86,21 +89,26 @@ def _evaluate(
                         n_items=int(compared.evidence.n_items.max()),
                     )
                     keys |= mteb_keys(outcome.evidence, searched=False)
-                    keys |= _written(pair, task, where, outcome, place=place, started=started)
+                    run = _written(pair, task, where, outcome, place=place, started=started)
                 keys |= compared.keys
+        if run is not None:
+            keys["drift_evidence"] = f"drift/{name}/{run.path.name}"
         subset_scores.update(keys)
         if encoding.get("show_progress_bar", True):
             what = clean(f"{pair.spec} on {name} {split}/{subset}")
             say(f"drift of {what}: {_summary(subset_scores)}", error=True)
+            if run is not None:
+                say(f"Verdict: {run.verdict.told}\nrun folder: {run.path}", error=True)
+                say(f"which inputs changed: quantdrift show {shlex.quote(str(run.path))}", error=True)
     return scores
 
 
 def _written(
     pair: MtebPair, task: Any, where: Where, outcome: Outcome, *, place: Path | None, started: str
-) -> dict[str, str]:
-    """Write the run folder, and return its key for mteb's result."""
+) -> Run | None:
+    """Write the run folder, where mteb keeps results."""
     if place is None:
-        return {}
+        return None
     metadata = task.metadata
     folder = place / re.sub(r"[^\w.-]", "_", "-".join(where))
     source, revision = pair.source, pair.mteb_model_meta.revision
@@ -110,8 +118,7 @@ def _written(
     record = outcome.record(pair.spec, pair.pair, model=model, data=data, started=started)
     if getattr(task, "skip_first_result", False):
         record["data"]["warnings"].append("mteb leaves the first result of this task out; here it counts")
-    write_run(folder, evidence=outcome.evidence, record=record)
-    return {"drift_evidence": f"drift/{metadata.name}/{folder.name}"}
+    return write_run(folder, evidence=outcome.evidence, record=record)
 
 
 def mteb_keys(evidence: Evidence, *, searched: bool = True) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from quantdrift.models.files.kinds import is_cross_encoder, is_multi_vector, is_
 from quantdrift.models.files.named import ModelSource
 from quantdrift.models.files.packaged import PACKAGED
 from quantdrift.models.layers import modules_of
-from quantdrift.models.loading import Reads, loading, merge_adapters, try_text
+from quantdrift.models.loading import Reads, loading, try_text
 from quantdrift.models.vetting import refuse_unsaid_pooling
 from quantdrift.spec.grammar import Spec
 from quantdrift_mteb.pairs import make_pair
@@ -115,7 +115,6 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
                 # as load_model does; loading arguments tell embeddings apart
                 model.mteb_model_meta = base.model_copy(update={"loader_kwargs": asked})
             for module in modules_of(model):
-                merge_adapters(module)
                 if hasattr(module, "modalities"):  # of sentence-transformers
                     loaded.notes += try_text(module, source.name)
         return make_pair(model, spec, source, notes=loaded.notes)

@@ -27,7 +27,6 @@ from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES
 from quantdrift.metrics import FAMILIES
 from quantdrift.models.files.checkpoint import find_checkpoint
-from quantdrift.models.files.kinds import model_json
 from quantdrift.models.files.model_files import MODEL_FILES
 from quantdrift.models.files.named import resolve
 from quantdrift.runs.folder import Run, read_run
@@ -38,10 +37,10 @@ State = Literal["done", "failed", "running", "open", "outdated", "damaged"]
 
 LIBRARIES = (
     *("quantdrift", "torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy", "scipy"),
-    *("scikit-learn", "accelerate", "peft", "pillow", "mteb", "beir", "lm_eval", "faiss-gpu"),
+    *("scikit-learn", "accelerate", "pillow", "mteb", "beir", "lm_eval", "faiss-gpu"),
     *KINDS.packages,
     *QUANTIZERS.packages,
-    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnx-ir", "onnxscript", "onnxruntime-gpu"),
+    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "optimum", "onnxruntime-gpu"),
     *STAGES.packages,
 )
 """Packages that load models, quantize or compute; another version of one may give other numbers."""
@@ -134,11 +133,10 @@ def files_of(spec: Spec) -> dict[str, str]:
     return {key: file_digest(file) for key, file in named.items() if file.is_file()}
 
 
-def stamp_of(model: str, *, based: bool = False) -> str:
+def stamp_of(model: str) -> str:
     """Return a digest of the names, sizes and times of a model's files, which are not read.
 
-    An adapter's base counts too, unless this model is the base (`based`). A model on the hub or on a server has a
-    digest of its name alone.
+    A model on the hub or on a server has a digest of its name alone.
 
     Raises:
         QuantDriftError: there is no such model.
@@ -153,11 +151,7 @@ def stamp_of(model: str, *, based: bool = False) -> str:
     files = sorted(file for file in walked if file.is_file())
     sizes = [(str(file.relative_to(place)), file.stat().st_size) for file in files]
     times = [file.stat().st_mtime_ns for file in files] if timed else []
-    parts = [canonical, sizes, times]
-    for file in () if based else (file for file in files if file.name == "adapter_config.json"):
-        base = model_json(resolve(model), str(file.relative_to(place))).get("base_model_name_or_path")
-        parts += [stamp_of(base, based=True)] if isinstance(base, str) else []
-    return bytes_digest(repr(tuple(parts)).encode())
+    return bytes_digest(repr((canonical, sizes, times)).encode())
 
 
 def _place(model: str) -> tuple[Path | None, str, bool]:

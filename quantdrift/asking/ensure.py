@@ -13,9 +13,12 @@ from quantdrift.base.progress import Progress
 from quantdrift.candidate.refusals import check_pair, refuse_in_batches
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.data.streamed import StreamedDataset
+from quantdrift.models.files.checkpoint import full_precision_source
+from quantdrift.models.files.kinds import refuse_unreachable
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run, check_place
+from quantdrift.spec.grammar import is_endpoint
 
 if TYPE_CHECKING:
     from quantdrift.asking.opening import Opened
@@ -54,6 +57,7 @@ def ensure(
     Raises:
         QuantDriftError: the pair cannot be measured on these data, or the place holds something else.
     """
+    is_named = opened is None and "models" not in loading
     if opened is None:
         assert isinstance(ask, Ask)  # without a pair there is nothing to open
         opened = _opening(ask, settings, store, loading)
@@ -68,6 +72,8 @@ def ensure(
             if found is not None:
                 found()
             return run
+    if is_named and isinstance(ask, Ask) and not is_endpoint(ask.pair.model):
+        refuse_unreachable(full_precision_source(ask.pair.model), loading.get("revision"))
     from quantdrift.asking.run import measured_run  # noqa: PLC0415 -- torch
 
     pair = opened()

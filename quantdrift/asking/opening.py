@@ -310,6 +310,7 @@ def described_data(dataset: Dataset | StreamedDataset, **more: object) -> dict[s
         "warnings": [*first, *dataset.warnings],
         "path": None if dataset.path is None else str(dataset.path),
         **({} if limit is None else {"limit": dict(limit)}),
+        **({"columns": columns} if (columns := getattr(dataset, "columns", None)) else {}),
         **more,
     }
 

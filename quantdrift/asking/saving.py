@@ -13,7 +13,6 @@ from quantdrift.asking.ask import libraries
 from quantdrift.asking.opening import Place, load_searching, refuse_kinds, search_of
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Progress
-from quantdrift.base.registry import imported
 from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.candidate.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.candidate.calibration.sample import calibration_texts
@@ -21,7 +20,6 @@ from quantdrift.candidate.pair import QuantizedPair, methods_of
 from quantdrift.candidate.quantized import QuantizedWeight
 from quantdrift.candidate.refusals import refuse_uncalibrated
 from quantdrift.data.retrieval import RetrievalDataset
-from quantdrift.models.files.model_files import MODEL_FILES
 from quantdrift.models.files.saved import digests_of, write_folder
 from quantdrift.models.inputs import Settings, text_inputs
 from quantdrift.models.store import EmbeddingStore
@@ -63,13 +61,7 @@ def make_candidate(
 
 
 def save_candidate(
-    spec: Spec,
-    pair: QuantizedPair,
-    path: Path,
-    *,
-    model_format: str = "safetensors",
-    progress: Progress,
-    revision: str | None = None,
+    spec: Spec, pair: QuantizedPair, path: Path, *, progress: Progress, revision: str | None = None
 ) -> dict[str, Any]:
     """Write the candidate of a prepared pair to a folder, and return the content of its `scheme.json`."""
 
@@ -81,18 +73,12 @@ def save_candidate(
                 if made.quantized is not None:  # None for a layer that an allocation leaves at full precision
                     layers.append((made, made.quantized))
         codes = {made.name: quantized for made, quantized in layers}
-        if model_format != "safetensors":
-            with pair.under_layers(False):
-                written = imported(MODEL_FILES[model_format].save)(pair.encoder.model, codes, folder, progress)
-        else:
-            with progress.stage("writing safetensors", 1) as tell:
-                written = _save_safetensors(pair, codes, folder)
-                tell(1)
+        with progress.stage("writing safetensors", 1) as tell:
+            written = _save_safetensors(pair, codes, folder)
+            tell(1)
         for file in folder.rglob("tokenizer.json"):
             _as_in_source(file, pair.encoder.model, revision)
-        stored = written.pop("stored", {})
         return {
-            "model_format": model_format,
             "spec": str(spec),
             "base_model": {**pair.encoder.identify(), "revision": revision, "fingerprint": pair.fingerprint},
             "versions": libraries(spec),
@@ -110,7 +96,6 @@ def save_candidate(
                     "scaled": quantized.input_scaling is not None,
                     "error": made.output_error,
                     "fallback": made.fallback,
-                    **({"stored": stored[made.name]} if stored else {}),
                 }
                 for made, quantized in layers
             ],
@@ -150,8 +135,8 @@ def _save_safetensors(pair: QuantizedPair, codes: Mapping[str, QuantizedWeight],
         again = None
     if again != fingerprint:
         raise UnsupportedError(
-            "sentence-transformers wrote files that do not load as the quantized model. An adapter has to be merged "
-            "into its model first (merge_and_unload), and the model saved"
+            "sentence-transformers wrote files that do not load as the quantized model; nothing was written. Please "
+            "report the model"
         )
     dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()})
     return {"dtype": ", ".join(dtypes), "candidate_fingerprint": fingerprint}

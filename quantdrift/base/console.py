@@ -58,8 +58,14 @@ class Console(RichConsole):
         )
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does; a string becomes one line, but keeps the empty lines that it begins with."""
-        super().print(*(one_line(part) if isinstance(part, str) else part for part in objects), **options)
+        """Print as rich does; a string becomes one line, but keeps the empty lines that it begins with.
+
+        A word that is wider than the terminal, mostly a path, is not broken: it has to be whole to be copied.
+        """
+        lines = [one_line(part) if isinstance(part, str) else part for part in objects]
+        if any(len(word) > self.width for line in lines if isinstance(line, str) for word in line.split()):
+            options["soft_wrap"] = True
+        super().print(*lines, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Clean a string (a cell, a title, a printed line), then render it as rich does."""

@@ -116,7 +116,8 @@ class DiskError(RunError):
 def nearest(name: str, names: Iterable[str], *, n: int = 3, longer: Mapping[str, str] | None = None) -> list[str]:
     """The known names closest to `name`, best first; matching ignores case and the organization.
 
-    A longer form of a name in `longer` is matched too, and stands for the name.
+    A longer form of a name in `longer` is matched too, and stands for the name. What is a name but for its case, or the
+    longer form of one, is that name alone.
 
     >>> nearest("gtpq", ["rtn", "gptq", "awq"])
     ['gptq']
@@ -127,5 +128,7 @@ def nearest(name: str, names: Iterable[str], *, n: int = 3, longer: Mapping[str,
     for candidate, known in [*((each, each) for each in names), *((text, key) for key, text in (longer or {}).items())]:
         by_key.setdefault(candidate.lower(), known)
         by_key.setdefault(candidate.lower().rsplit("/", 1)[-1], known)
+    if name.lower() in by_key:
+        return [by_key[name.lower()]]
     matches = difflib.get_close_matches(name.lower(), by_key, n=2 * n, cutoff=0.6)
     return list(dict.fromkeys(by_key[match] for match in matches))[:n]

@@ -25,12 +25,13 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gptq": ("gptqmodel",),
         "autoawq": ("awq",),
         "bitsandbytes": ("bitsandbytes", "accelerate"),
-        "onnx": ("onnx", "onnx_ir", "onnxruntime", "onnxscript"),
+        "onnx": ("onnx", "onnxruntime"),
         "images": ("PIL",),
         "open-clip": ("open_clip", "torchvision"),
         "report": ("vl_convert",),
+        "xlsx": ("openpyxl",),
         "compressed-tensors": ("compressed_tensors",),
-        **{name: (name,) for name in ("hqq", "optimum", "torchao", "gguf", "peft", "timm", "pandas", "pytest", "ray")},
+        **{name: (name,) for name in ("hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest", "ray")},
     }
 )
 """Each extra of quantdrift, and the modules that it installs."""

@@ -55,6 +55,5 @@ STAGE = Stage(
         ),
         "grid": Option(pattern="paper|library", values="paper or library"),
     },
-    formats=("safetensors", "onnx"),
     advice=_mend,
 )

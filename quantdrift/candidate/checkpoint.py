@@ -250,7 +250,7 @@ def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def _from_candidate(checkpoint: Checkpoint, source: ModelSource, device: torch.device) -> Loaded:
-    """Load a candidate that `quantdrift quantize` wrote, in any format."""
+    """Load a candidate that `quantdrift quantize` wrote."""
     record = read_record(checkpoint.folder)
     check_weights(checkpoint.folder, record)
     names = tuple(_in_body(layer["name"]) for layer in record["layers"])

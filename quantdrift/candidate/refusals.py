@@ -64,23 +64,30 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, 
             raise UnsupportedError(f"a cross-encoder reads texts, and {dataset.name} has images; leave --shortlist out")
         if isinstance(pair, Versus) and pair.on_server:
             raise UnsupportedError(f'"{pair}": a server is sent texts alone, and {dataset.name} has images')
+    if isinstance(pair, Versus) and (classes or reranks) and (loaded or pair.on_server):
+        where = "in memory" if loaded else "on a server"
+        what = "with a shortlist takes two rerankers" if reranks else "on classification data takes two classifiers"
+        raise UnsupportedError(
+            f'"{pair}" {what} by name (folders, an ONNX file, the hub), not models {where}; expected these, '
+            f"MODEL@SCHEME, or {'no shortlist' if reranks else 'data in BEIR layout'}"
+        )
+    check_named(pair, loaded=loaded)
     if isinstance(pair, Versus):
-        if (classes or reranks) and (loaded or pair.on_server):
-            where = "in memory" if loaded else "on a server"
-            what = "with a shortlist takes two rerankers" if reranks else "on classification data takes two classifiers"
-            raise UnsupportedError(
-                f'"{pair}" {what} by name (folders, an ONNX file, the hub), not models {where}; expected these, '
-                f"MODEL@SCHEME, or {'no shortlist' if reranks else 'data in BEIR layout'}"
-            )
-        for name in () if loaded else (pair.reference, pair.candidate):
-            if not is_endpoint(name) and format_of(name) is None:
-                resolve(name)
         return
-    check_spec(pair, loaded=loaded)
     if isinstance(dataset, ClassificationDataset):
         refuse_for_classes(pair, dataset.kind)
     elif reranks:
         refuse_for_reranking(pair.scheme)
+
+
+def check_named(pair: Spec | Versus, *, loaded: bool = False) -> None:
+    """Refuse a pair that cannot be measured on any data, before data are read."""
+    if isinstance(pair, Spec):
+        check_spec(pair, loaded=loaded)
+        return
+    for name in () if loaded else (pair.reference, pair.candidate):
+        if not is_endpoint(name) and format_of(name) is None:
+            resolve(name)
 
 
 def check_spec(spec: Spec, *, loaded: bool = False) -> None:

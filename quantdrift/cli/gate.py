@@ -42,7 +42,7 @@ from quantdrift.show.output import Output
 from quantdrift.spec.grammar import parse_pair
 
 # the options that some kinds of targets do not take
-_DATA = ("data", "task", "keep_own_ids")
+_DATA = ("data", "columns", "task", "keep_own_ids")
 _OF_TWO = ("qrels", "common", "complete", "part")
 _MEASURING = [field.name for field in fields(MeasuringAny) if field.name not in {*_DATA, "quiet"}]
 

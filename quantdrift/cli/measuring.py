@@ -38,11 +38,13 @@ def measured(
 
     What stops it before the last input is `until`: what `ensure` takes as `enough`, and a `part` that tells it apart.
     """
+    from quantdrift.candidate.refusals import check_named
     from quantdrift.data.labelled import limited, searched
     from quantdrift.finished.shortlist import FIRST, read_shortlist
 
     if options.top is not None and options.shortlist is None:
         raise UnsupportedError("--top is the length of a shortlist; expected --shortlist RUN with it")
+    check_named(pair)
     dataset, shortlist, ending = options.dataset, None, ""
     if options.shortlist is not None:
         shortlist = read_shortlist(options.shortlist, searched(dataset), top=options.top or FIRST)

@@ -115,7 +115,14 @@ def _latest(value: Any) -> Any:
 # --- what several commands have -------------------------------------------------------------------
 
 SPEC = "SPEC: What to compare, MODEL@SCHEME: minilm@W4-rtn, BAAI/bge-small-en-v1.5@W3-g64, ./my-model@W4-channel+query"
-DATA = "FOLDER: Data: Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv."
+DATA = (
+    "FOLDER|FILE: Data: Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv. Or a table, a query and "
+    "its document a row: .csv, .tsv, .jsonl, .parquet, .xlsx."
+)
+COLUMNS = (
+    "ROLE=COLUMN,...: Data: The columns of a table, where their names do not tell: query=question,document=answer; "
+    "also query_id, document_id, title, score; of classes text, label, id."
+)
 ANY_DATA = (
     f"{DATA} Or classification data: SPLIT.jsonl and train.jsonl of {{text, label}}; images in SPLIT/CLASS/ and "
     "train/CLASS/; a .npz file with x_SPLIT, y_SPLIT, x_train, y_train."
@@ -162,6 +169,7 @@ class OnData:
     """Options of commands that take data of every kind."""
 
     data: Path | None = option(ANY_DATA)
+    columns: str | None = option(COLUMNS)
     task: str | None = option(TASK)
     split: str = option(SPLIT, default="test")
     keep_own_ids: bool = flag(OWN_IDS)
@@ -175,15 +183,19 @@ class OnData:
         if (self.data is None) == (self.task is None):
             got = "neither" if self.data is None else "both"
             raise QuantDriftError(f"expected either --data FOLDER or --task NAME (quantdrift list tasks); got {got}")
-        read = load_task(str(self.task), self.split) if self.data is None else read_folder(self.data, self.split)
-        return keeping_own_ids(read, self.keep_own_ids)
+        if self.data is not None:
+            return keeping_own_ids(read_folder(self.data, self.split, self.columns), self.keep_own_ids)
+        if self.columns is not None:
+            raise QuantDriftError("--columns is for a table, --data FILE; leave it out")
+        return keeping_own_ids(load_task(str(self.task), self.split), self.keep_own_ids)
 
     @property
     def data_words(self) -> str:
         """The options of `quantdrift run` that name the same data."""
         source = f"--data {shlex.quote(str(self.data or 'FOLDER'))}" if self.task is None else f"--task {self.task}"
         split = "" if self.split == "test" else f" --split {shlex.quote(self.split)}"
-        return f"{source}{split}{' --keep-own-ids' * self.keep_own_ids}"
+        columns = "" if self.columns is None else f" --columns {shlex.quote(self.columns)}"
+        return f"{source}{columns}{split}{' --keep-own-ids' * self.keep_own_ids}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from quantdrift.base.records import refuse_bomb
 from quantdrift.base.text import some
 from quantdrift.data import retrieval
 from quantdrift.data.images import CHANNELS, SUFFIXES, Images, Kind, contents_of, image_digest, image_files, some_of
+from quantdrift.data.tables import Columns, Table, is_table, pairs_of, read_table
 
 TRAIN = "train"
 
@@ -53,6 +54,8 @@ class ClassificationDataset:
         test: the part that is evaluated.
         train: the part for probes and calibration, if there is one.
         path: the folder or file it was read from, if any.
+        notes: remarks from reading, which `warnings` begins with.
+        columns: for a table, the columns that were named, as on the command line.
         read_otherwise: names of a model's prompts that the data's own harness would use in another way.
         limit: if these are only the first inputs: their number, the number of all, and the digest of all.
 
@@ -66,6 +69,8 @@ class ClassificationDataset:
     test: Labelled
     train: Labelled | None = None
     path: Path | None = field(default=None, compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    columns: str | None = field(default=None, compare=False)
     read_otherwise: frozenset[str] = field(default=frozenset(), compare=False)
     limit: Mapping[str, Any] | None = field(default=None, compare=False)
 
@@ -104,7 +109,7 @@ class ClassificationDataset:
             retrieval.counted(f"{self.split} inputs that are also in {TRAIN}", [n for n, key in pairs if key in train]),
             "no labels: changed classes are measured, accuracy is not" if self.test.labels is None else "",
         ]
-        return tuple(filter(None, sentences))
+        return (*self.notes, *filter(None, sentences))
 
 
 # --- reading texts and images ---------------------------------------------------------------------
@@ -221,16 +226,39 @@ Dataset = retrieval.RetrievalDataset | ClassificationDataset
 """The data that a pair is measured on."""
 
 
-def read_folder(folder: Path, split: str = "test") -> Dataset:
-    """Read the data in a folder: queries and documents in BEIR layout if it has a corpus, else labelled inputs."""
+def read_folder(folder: Path, split: str = "test", columns: Columns | None = None) -> Dataset:
+    """Read the data at a place: a table; or a folder, in BEIR layout if it has a corpus, else of labelled inputs."""
+    if is_table(folder):
+        return of_table(read_table(folder, columns), split)
+    if columns:
+        raise DataError(f"columns are of a table, such as faq.csv; {folder} is none. Leave them out")
     if folder.suffix == ".npz" or _parts(folder)[1]:
         return read_classification_folder(folder, split)
     return retrieval.read_beir_folder(folder, split)
 
 
+def of_table(table: Table, split: str) -> Dataset:
+    """The data in a table: pairs of a query and its document, or inputs and their classes."""
+    if "text" not in table.roles:
+        return pairs_of(table, split)
+    texts = {n: text for n, row in enumerate(table.rows) if (text := table.text(row, "text"))}
+    rows = [(f"{split}-{n + 1}", table.rows[n]) for n in texts]
+    labels = [table.text(row, "label") for _, row in rows if "label" in table.roles]
+    if not all(labels):
+        raise DataError(f"{table.where}, line {rows[labels.index('')][1][0]}: expected a label, as in other rows")
+    test = Labelled(
+        ids=tuple(table.text(row, "id") or name for name, row in rows),
+        inputs=tuple(texts.values()),
+        labels=tuple(labels) or None,
+    )
+    empty = len(table.rows) - len(texts)
+    notes = (table.note, f"rows left out, as they have no text: {empty:,}")[: 2 if empty else 1]
+    return ClassificationDataset(kind="text", split=split, test=test, notes=notes, **table.about)
+
+
 def is_place(name: str, beside: Path = Path()) -> bool:
     """Whether a name of data means a folder or file: it looks like a path, or there is a folder of that name."""
-    written = "/" in name or name.startswith((".", "~")) or name.endswith(".npz")
+    written = "/" in name or name.startswith((".", "~")) or name.endswith(".npz") or is_table(name)
     return written or (beside / name).is_dir()
 
 

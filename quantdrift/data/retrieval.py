@@ -81,15 +81,8 @@ def read_records(
     were read already, with their numbers.
     """
     lines: dict[str, int] = {}
-    for number, line in read_lines(Path(file)) if numbered is None else numbered:
+    for number, record in read_objects(file, expected, numbered):
         where = f"{file}, line {number}"
-        try:
-            record = parse_json(line)
-        except ValueError as error:  # also for a huge integer or very deep nesting
-            at, why = (f", column {error.colno}", error.msg) if isinstance(error, json.JSONDecodeError) else ("", error)
-            raise DataError(f"{where}{at}: expected a JSON object, {expected}; {why}") from error
-        if not isinstance(record, dict):
-            raise DataError(f"{where}: expected a JSON object, {expected}; got {excerpt(line)}")
         if part is not None:
             record.setdefault("_id", record.get("id", f"{part}-{number}"))
         content = "image" if images and "image" in record else "text"
@@ -105,6 +98,22 @@ def read_records(
         yield where, name, record
     if not lines:
         raise DataError(f"{file} is empty; at least one line was expected. Expected {expected}")
+
+
+def read_objects(
+    file: Path | str, expected: str, numbered: Iterable[tuple[int, str]] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the JSON object of every line of a JSON lines file."""
+    for number, line in read_lines(Path(file)) if numbered is None else numbered:
+        where = f"{file}, line {number}"
+        try:
+            record = parse_json(line)
+        except ValueError as error:  # also for a huge integer or very deep nesting
+            at, why = (f", column {error.colno}", error.msg) if isinstance(error, json.JSONDecodeError) else ("", error)
+            raise DataError(f"{where}{at}: expected a JSON object, {expected}; {why}") from error
+        if not isinstance(record, dict):
+            raise DataError(f"{where}: expected a JSON object, {expected}; got {excerpt(line)}")
+        yield number, record
 
 
 def _read_side(file: Path, *, titled: bool) -> tuple[tuple[str, ...], Sequence[Any], Sequence[str]]:
@@ -162,18 +171,23 @@ def read_qrels(file: Path) -> dict[str, dict[str, int]]:
         query, document, score = columns[0], columns[-2], columns[-1].strip()
         if position == 0 and score.lower() in _HEADER_SCORES:
             continue
-        whole = _WHOLE_NUMBER.fullmatch(score)
-        if whole is None:
-            raise DataError(f"{where}: the score must be a whole number; got {excerpt(score)}; round or regrade it")
-        grade = int(whole[1])
-        if qrels.setdefault(query, {}).setdefault(document, grade) != grade:
-            raise DataError(
-                f"{where}: query {excerpt(query)} and document {excerpt(document)} have two grades, "
-                f"{qrels[query][document]} and {grade}; expected one line for each pair"
-            )
+        judge(qrels, query, document, score, where)
     if not qrels:
         raise DataError(f"{file} holds no judgement; remove it to measure drift without labels")
     return qrels
+
+
+def judge(qrels: dict[str, dict[str, int]], query: str, document: str, score: str, where: str) -> None:
+    """Add a judgement; a score that is no whole number, or a second one of a pair, is refused."""
+    whole = _WHOLE_NUMBER.fullmatch(score)
+    if whole is None:
+        raise DataError(f"{where}: the score must be a whole number; got {excerpt(score)}; round or regrade it")
+    grade = int(whole[1])
+    if qrels.setdefault(query, {}).setdefault(document, grade) != grade:
+        raise DataError(
+            f"{where}: query {excerpt(query)} and document {excerpt(document)} have two grades, "
+            f"{qrels[query][document]} and {grade}; expected one line for each pair"
+        )
 
 
 def check_string(value: object, what: str) -> None:
@@ -202,13 +216,16 @@ def excerpt(value: object) -> str:
     return repr(shown)[: _EXCERPT + 2] + "..." * (isinstance(value, str) and shown != value)
 
 
-def read_lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, numbered from 1; only a newline byte ends a line."""
+def read_lines(file: Path, *, whole: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not blank, numbered from 1; only a newline byte ends a line.
+
+    With `whole`, blank lines and the ends of lines are yielded, too.
+    """
     if file.exists() and not file.is_file():
         raise DataError(f"{file} is a pipe or a device; expected a file")
     if file.suffix == ".gz":
-        return lines_of(lambda: gzip.open(file), file, stored=file.stat().st_size)
-    return lines_of(lambda: file.open("rb"), file)
+        return lines_of(lambda: gzip.open(file), file, stored=file.stat().st_size, whole=whole)
+    return lines_of(lambda: file.open("rb"), file, whole=whole)
 
 
 def raw_lines(stream: Any, where: Path | str, *, first: int = 1) -> Iterator[tuple[int, bytes]]:
@@ -220,7 +237,7 @@ def raw_lines(stream: Any, where: Path | str, *, first: int = 1) -> Iterator[tup
 
 
 def lines_of(
-    opened: Callable[[], Any], file: Path | str, *, first: int = 1, stored: int | None = None
+    opened: Callable[[], Any], file: Path | str, *, first: int = 1, stored: int | None = None, whole: bool = False
 ) -> Iterator[tuple[int, str]]:
     """Yield lines as `read_lines`, from an opened stream; `first` is the first number, `stored` its packed size."""
     number = first - 1
@@ -231,8 +248,9 @@ def lines_of(
                 made += len(raw)
                 if stored is not None:
                     refuse_bomb(made, stored)
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                if line.strip():
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                line = line if whole else line.rstrip("\r\n")
+                if whole or line.strip():
                     yield number, line
     except UnicodeDecodeError as error:
         byte = f"0x{error.object[error.start]:02x}, byte {error.start + 1} of the line, is not"
@@ -262,7 +280,8 @@ class RetrievalDataset:
             changing the argument later does not change the dataset.
         split: the split that the labels belong to, such as "test".
         notes: remarks from reading, which `warnings` begins with.
-        path: the folder it was read from, if any.
+        path: the folder or file it was read from, if any.
+        columns: for a table, the columns that were named, as on the command line.
         read_otherwise: names of a model's prompts that the data's own harness would use in another way.
         limit: if these are only the first queries: their number, the number of all, and the digest of all.
         own: ids of queries that are also documents, which are left out of their own rankings; if None, those with the
@@ -283,6 +302,7 @@ class RetrievalDataset:
     split: str
     notes: tuple[str, ...] = field(default=(), compare=False)
     path: Path | None = field(default=None, compare=False)
+    columns: str | None = field(default=None, compare=False)
     read_otherwise: frozenset[str] = field(default=frozenset(), compare=False)
     limit: Mapping[str, Any] | None = field(default=None, compare=False)
     own: frozenset[str] | None = None
@@ -478,7 +498,10 @@ def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise DataError(f"{folder} is no folder; expected one that holds {LAYOUT}")
+        raise DataError(
+            f"{folder} is no folder; expected one that holds {LAYOUT}. Or a table, a query and its document a row: "
+            ".csv, .tsv, .jsonl, .parquet, .xlsx"
+        )
     document_ids, documents, bare = _read_side(_find(folder, "corpus.jsonl"), titled=True)
     query_ids, queries, qrels, notes = read_queries(folder, split, document_ids=document_ids)
     return RetrievalDataset(
@@ -504,21 +527,27 @@ def read_queries(folder: Path, split: str, *, document_ids: Collection[str] | No
     `document_ids` is None if they are not known.
     """
     query_ids, queries, _ = _read_side(_find(folder, "queries.jsonl"), titled=False)
-    qrels: dict[str, dict[str, int]] = {}
-    note = ""
     if file := _find_qrels(folder / "qrels", split):
         qrels = read_qrels(file)
         _check_match(qrels, query_ids, document_ids, str(file))
-        rows = [row for row, q in enumerate(query_ids) if any(grade > 0 for grade in qrels.get(q, {}).values())]
-        if not rows:
-            raise DataError(f"{file}: no query has a judgement above 0, so nothing is relevant")
-        kept = {query_ids[row] for row in rows}
-        left_out = [query for query in query_ids if query not in kept]
-        note = counted(f"of {len(query_ids):,} queries left out: no judgement above 0 in {file.name}", left_out)
-        queries, query_ids = some_of(queries, rows), tuple(query_ids[row] for row in rows)
-        for query in left_out:
-            qrels.pop(query, None)
-    return query_ids, queries, qrels, (note,) if note else ()
+        return with_relevant(query_ids, queries, qrels, str(file))
+    return query_ids, queries, {}, ()
+
+
+def with_relevant(
+    query_ids: tuple[str, ...], queries: Sequence[Any], qrels: dict[str, dict[str, int]], file: str
+) -> Queries:
+    """The queries with a judgement above 0, and a remark on the others."""
+    rows = [row for row, q in enumerate(query_ids) if any(grade > 0 for grade in qrels.get(q, {}).values())]
+    if not rows:
+        raise DataError(f"{file}: no query has a judgement above 0, so nothing is relevant")
+    left_out = dict.fromkeys(query_ids)
+    kept = tuple(query_ids[row] for row in rows)
+    for query in kept:
+        left_out.pop(query)
+    note = counted(f"of {len(query_ids):,} queries left out: no judgement above 0 in {Path(file).name}", [*left_out])
+    qrels = {query: grades for query, grades in qrels.items() if query not in left_out}
+    return kept, some_of(queries, rows), qrels, (note,) if note else ()
 
 
 def _named(texts: Texts) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:

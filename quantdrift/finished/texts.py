@@ -1,5 +1,6 @@
 """The texts of a finished run, which holds only ids, from the data that it was made on."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from quantdrift.base.progress import Terminal
 from quantdrift.base.text import some
 from quantdrift.data.labelled import ClassificationDataset, load_task, read_folder, task_names
 from quantdrift.data.streamed import DataKind, streamed_kind
+from quantdrift.data.tables import is_table
 from quantdrift.finished.formats import Source
 from quantdrift.finished.formats.lm_eval import read_lm_eval, sample_files
 from quantdrift.finished.lm_eval_evidence import read_document
@@ -62,7 +64,7 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
         raise QuantDriftError("expected either --data FOLDER or --task NAME; got both")
     if data is not None and (kind := streamed_kind(data)) is not None:
         return _streamed(run, data, kind)
-    if data is not None and (sample_files(data) if data.is_dir() else ".jsonl" in data.suffixes):
+    if data is not None and not ours and (sample_files(data) if data.is_dir() else ".jsonl" in data.suffixes):
         return _of_samples(data, str(said["name"]))
     if data is not None or task is not None:
         texts = _texts_of(said, data, task)
@@ -78,7 +80,7 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     where = f"--task {name}" if name in task_names() else "--data FOLDER"
     if said.get("harness") == "lm-eval":  # no other data have its prompts
         where = "--data FOLDER, into which lm_eval --log_samples wrote"
-    absent = Texts(told=f"to see texts: quantdrift show {run.path} {where}")
+    absent = Texts(told=f"to see texts: quantdrift show {shlex.quote(str(run.path))} {where}")
     if not ours or not (place or name in task_names()):  # equal names alone do not prove that the data are the same
         return absent
     try:
@@ -90,7 +92,10 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
 
 
 def _texts_of(said: Mapping[str, Any], folder: Path | None, task: str | None) -> Texts:
-    dataset = load_task(str(task)) if folder is None else read_folder(folder, str(said.get("split") or "test"))
+    split, columns = str(said.get("split") or "test"), said.get("columns")
+    dataset = (
+        load_task(str(task)) if folder is None else read_folder(folder, split, columns if is_table(folder) else None)
+    )
     about: dict[str, Any] = {"digest": dataset.fingerprint, "told": f"texts are from {folder or task}"}
     if not isinstance(dataset, ClassificationDataset):
         sides = ((dataset.query_ids, dataset.queries), (dataset.document_ids, dataset.documents))

@@ -36,7 +36,6 @@ class Quantizer:
         ranges: the possible scopes of an input range, `+act=`: "tensor", "token" or "block"; the usual one first.
         inputs: "module:function" that rounds a layer's inputs; see `candidate.calibration.inputs.Rounding`.
         depends_on_batch: whether a whole batch decides how the inputs of a layer are rounded.
-        formats: the formats of saved candidates that can carry its codes, or the weights that they stand for.
         aliases: regular expression of the names that other tools give it.
     """
 
@@ -54,7 +53,6 @@ class Quantizer:
     ranges: tuple[str, ...] = ("tensor", "token")
     inputs: str = ""
     depends_on_batch: bool = False
-    formats: tuple[str, ...] = ("safetensors", "onnx")
     aliases: str = ""
 
     def method(self, scheme: Any) -> Any:

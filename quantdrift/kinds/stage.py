@@ -80,7 +80,7 @@ class Stage:
         slow_repair_options: further options that `repair --thorough` tries.
         remedies: returns the schemes that `repair` tries in place of one whose answers the stage changes, or could
             mend: the same with other options.
-        formats: the formats of saved candidates that can carry the stage.
+        can_save: whether the weights of a saved candidate can carry the stage.
         packages: the packages that do the work.
         needs: names of the packages among these that a scheme needs.
         advice: advice for a stage that changes too many answers; None if there is none.
@@ -108,7 +108,7 @@ class Stage:
     repair_options: tuple[Mapping[str, str], ...] = ()
     slow_repair_options: tuple[Mapping[str, str], ...] = ()
     remedies: Callable[[Scheme], Iterable[Scheme]] = lambda _: ()
-    formats: tuple[str, ...] = ()
+    can_save: bool = False
     packages: tuple[Package, ...] = ()
     needs: Callable[[Scheme], Iterable[str]] = lambda _: ()
     advice: Callable[[Scheme], Advice | None] = lambda _: None

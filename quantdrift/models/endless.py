@@ -1,6 +1,6 @@
 """Bounds on patterns and tokenizer rules of a model's files, on which a library could work without end.
 
-peft, compressed-tensors, GPTQModel, torchao and transformers' own quantizers match strings of a file against the names
+compressed-tensors, GPTQModel, torchao and transformers' own quantizers match strings of a file against the names
 of a model's layers, as regular expressions, and a pattern of twenty characters can take years. A pattern is accepted if
 it can match a name in few ways: `re:.*(gate|up)_proj` is, `(\\w+)+!` is not. Patterns of a tokenizer.json are matched
 by a library that stops by itself; its other rules can turn one letter into gigabytes.
@@ -19,8 +19,7 @@ from quantdrift.base.records import entries
 
 # --- patterns of layers' names --------------------------------------------------------------------
 
-ADAPTERS = frozenset({"target_modules", "exclude_modules", "layers_pattern", "rank_pattern", "alpha_pattern"})
-PATTERNS = ADAPTERS | {"compression_config", "quantization_config"}
+PATTERNS = frozenset({"compression_config", "quantization_config"})
 """Settings below which any string, or key, may be a pattern."""
 TEXTS = frozenset({"dataset", "tokenizer"})
 """Entries of a quantization_config that are no patterns: they say what was calibrated on."""

@@ -35,7 +35,7 @@ DECIDED = {
     "kernel_config": None,
 }
 """Arguments of every from_pretrained; unless a model is trusted, also `use_safetensors` and no code of its own."""
-_LOGGERS = ("transformers", "sentence_transformers", "timm", "peft")
+_LOGGERS = ("transformers", "sentence_transformers", "timm")
 _REPORT = "LOAD REPORT"
 """The title under which transformers logs missing and unused weights, which are noted or refused here."""
 _WORDS, _ROWS = 1, 4
@@ -95,7 +95,7 @@ def quiet_loading() -> None:
 def reading_files(source: ModelSource, what: str = "model") -> AbstractContextManager[None]:
     """Turn any error of a library that reads a model into one line."""
     where = "from the hub" if source.kind == "hub" else f"from {source.location}"
-    problem = f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}"
+    problem = f"the {what} {source.shown} cannot be loaded {where}"
     return in_one_line(problem, source.otherwise)
 
 
@@ -239,24 +239,6 @@ def on_rules(model: Any, name: str, revision: str | None = None) -> list[str]:
                 f"{type(tokenizer).__name__} of transformers has rules of its own ({counts})"
             ]
     return []
-
-
-def merge_adapters(module: nn.Module) -> list[str]:
-    """Merge every LoRA adapter of peft into its base layer, which takes its place; return the adapters' names."""
-    if not any(hasattr(part, "lora_A") for part in module.modules()):
-        return []
-    from peft.tuners.tuners_utils import BaseTunerLayer  # noqa: PLC0415 -- it made these layers
-
-    names: dict[str, None] = {}
-    for path, part in list(module.named_modules()):
-        if isinstance(part, BaseTunerLayer):
-            part.merge(safe_merge=True)
-            names |= dict.fromkeys(part.merged_adapters)
-            module.set_submodule(path, part.get_base_layer())
-    for part in module.modules():
-        if getattr(part, "_hf_peft_config_loaded", False):
-            part._hf_peft_config_loaded = False  # type: ignore[assignment]  # a flag of transformers
-    return list(names)
 
 
 # --- which weights were read ----------------------------------------------------------------------

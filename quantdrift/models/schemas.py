@@ -170,25 +170,6 @@ MODULES: Mapping[str, type[BaseModel] | None] = {
 }
 """Modules of sentence-transformers that may be loaded, with their settings; None if transformers reads these."""
 
-# --- an adapter, adapter_config.json --------------------------------------------------------------
-
-
-class Lora(Listed):
-    """Settings that every LoRA adapter has."""
-
-    peft_type: Literal["LORA"]
-    base_model_name_or_path: str
-
-
-ADAPTER = _schema(
-    "alpha_pattern bias exclude_modules fan_in_fan_out inference_mode layers_pattern layers_to_transform lora_alpha "
-    "lora_bias lora_dropout megatron_core peft_version qalora_group_size r rank_pattern revision target_modules "
-    "task_type use_dora use_rslora",
-    base=Lora,
-    init_lora_weights=Literal[True, "gaussian", "orthogonal"],  # others change the weights of its base
-)
-"""Settings of an adapter that may differ from the defaults of peft; the effect of other keys is unknown here."""
-
 
 def check_settings(
     settings: Mapping[str, Any], kind: type[BaseModel], where: str, do: str = "Correct it, or take it out"

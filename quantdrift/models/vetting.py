@@ -16,9 +16,10 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.records import entries
 from quantdrift.models.endless import PATTERNS, check_patterns, check_rules
 from quantdrift.models.files.kinds import architectures, has_modules, model_json, refuse_language_model
-from quantdrift.models.files.named import READ_AS, ModelSource, resolve
+from quantdrift.models.files.named import ADAPTER_FILE, ModelSource, refuse_adapter
 from quantdrift.models.files.tensors import WEIGHTS, read_head, weight_files
-from quantdrift.models.schemas import ADAPTER, CONFIG, MODELS, MODULES, TRANSFORMER, check_settings
+from quantdrift.models.schemas import CONFIG, MODELS, MODULES, TRANSFORMER, check_settings
+from quantdrift.spec.names import READ_AS
 
 TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
@@ -26,11 +27,9 @@ TRANSFORMER_FILES = tuple(
 )
 """Files with the settings of a transformer; sentence-transformers takes the first that exists."""
 MODEL_FILE = "config_sentence_transformers.json"
-ADAPTER_FILE = "adapter_config.json"
 _SETTING = ("tokenizer", "processor", "preprocessor", "video_preprocessor", "generation", "quantize")
 SETTINGS_FILES = ("config.json", *(f"{name}_config.json" for name in _SETTING))
 """Files that the loaders of transformers read as settings."""
-_MERGE = "Merge it into its base first (PeftModel.merge_and_unload(), save_pretrained(FOLDER)), and name that folder"
 PYLATE = {"pylate.models.Dense.Dense": "Dense"}
 """Classes of PyLate that sentence-transformers replaces by its own; no code of PyLate runs."""
 _MODULE = re.compile(r"sentence_transformers(?:\.\w+)*\.([A-Z]\w*)")
@@ -92,8 +91,8 @@ def vet(
         check_settings(read(MODEL_FILE), MODELS[kind], f"{MODEL_FILE} of {source.name}")
         _refuse_mixed({module for _, module in parts[1:]}, source.name, kind)
     for part, module in parts:
-        if adapter := read(PurePosixPath(part, ADAPTER_FILE)):
-            vet(_adapted(adapter, source, modules=bool(read("modules.json"))), trusted=trusted)
+        if read(PurePosixPath(part, ADAPTER_FILE)):
+            refuse_adapter(source.name)
         if (listed := MODULES.get(module)) is None:
             _check_transformer(part, source, read, trusted=trusted)
         elif not trusted:
@@ -185,26 +184,6 @@ def _modules(listed: object, source: ModelSource, *, trusted: bool) -> list[tupl
             )
         parts.append((path, name))
     return list(dict.fromkeys(parts))
-
-
-def _adapted(adapter: Mapping[str, Any], source: ModelSource, *, modules: bool) -> ModelSource:
-    """Check the settings of an adapter and return the source of its base model."""
-    where = f"{ADAPTER_FILE} of {source.name}"
-    decided = {key: value for key, value in adapter.items() if value}
-    check_settings(decided, ADAPTER, where, _MERGE)
-    vet_settings(adapter, where)
-    base = resolve(decided["base_model_name_or_path"])
-    if base.kind == "embedded" or model_json(base, ADAPTER_FILE):
-        raise UnsupportedError(
-            f"{base.name} is the base of the adapter {source.name}; expected the folder or the name on the hub "
-            "of a model that is no adapter itself"
-        )
-    if not modules:
-        raise UnsupportedError(
-            f"{source.name} is an adapter without modules.json, which says how tokens become an embedding; "
-            "expected a folder that SentenceTransformer.save_pretrained wrote, or the merged model"
-        )
-    return base
 
 
 def _check_transformer(part: str, source: ModelSource, read: _Read, *, trusted: bool) -> None:

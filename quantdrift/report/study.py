@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quantdrift.base.text import counted, percent, some
@@ -17,12 +17,13 @@ from quantdrift.report.study_figures import by_width, change_rates, heat_map, pa
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
 from quantdrift.runs.identity import classifies
-from quantdrift.runs.verdict import Tone, verdict
+from quantdrift.runs.verdict import Tone, Verdict, verdict
 from quantdrift.show.changes import changed_columns
 from quantdrift.show.tables import Column, Grid, metric_columns, table
 from quantdrift.statistics.estimates import undefined
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.results import Result, metrics_of
+from quantdrift.study.shares import judged_whole, waterfalls_of
 
 WORST = 5
 """Changed inputs that are listed for each run."""
@@ -35,11 +36,16 @@ _TONES: tuple[Tone, ...] = ("bad", "plain", "warn", "good")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """A finished run with its tone and its section."""
+    """A finished run with its verdict and its section."""
 
     result: Result
-    tone: Tone
+    judged: Verdict
     part: Section
+
+    @property
+    def tone(self) -> Tone:
+        """The tone of its verdict."""
+        return self.judged.tone
 
     @property
     def scheme(self) -> str:
@@ -67,24 +73,28 @@ def page_of(folder: StudyFolder) -> Page:
         results.append(Result(cell=cell, state="done", run=run, metrics=metrics))
         seen.append(_seen(results[-1], run, evidence, links[cell.name], _texts(run, texts)))
     schemes, missing = _tones(seen), [result for result in results if result.run is None]
+    unfinished = {figures.short(result.parsed) for result in missing}
+    finished = {scheme: tone for scheme, tone in schemes.items() if scheme not in unfinished}
+    whole = _whole(folder, seen[-1]) if folder.record.kind == "waterfall" and not missing else None
+    best = whole or _best(seen, finished)
     models = dict.fromkeys(cell.model for cell in folder.cells)
     data = dict.fromkeys(cell.data.called for cell in folder.cells)
-    n_safe = sum(tone == "good" for tone in schemes.values())
+    safe = f"{sum(tone == 'good' for tone in schemes.values())} of {counted(len(schemes), 'scheme')} safe"
     counts = Counter(result.state for result in missing)
-    tone: Tone = "good" if n_safe == len(schemes) else "bad" if {*schemes.values()} == {"bad"} else "warn"
+    tone: Tone = "good" if {*schemes.values()} == {"good"} else "bad" if {*schemes.values()} == {"bad"} else "warn"
     return Page(
         kind="study",
         title=f"{some(models)} on {some(data)}",
         about=f"{counted(len(seen), 'run')} of {len(folder.cells):,}, {counted(len(schemes), 'scheme')}",
-        word=f"{n_safe} of {counted(len(schemes), 'scheme')} safe" if seen else "nothing measured",
-        tone=tone if seen else "plain",
-        verdict=_verdict(schemes),
+        word=whole.judged.word if whole else safe if seen else "nothing measured",
+        tone=whole.tone if whole else tone if seen else "plain",
+        verdict=f"{whole.scheme}: {whole.judged.sentences[0]}" if whole else _verdict(schemes, finished, best),
         words=list(_words(schemes, seen)),
         warnings=[
             f"{counted(n, 'run')} of the study {'is' if n == 1 else 'are'} {state}" for state, n in counts.items()
         ],
         numbers=list(_numbers(results, seen)),
-        steps=list(_steps(folder.path, missing, len(data))),
+        steps=list(_steps(folder.path, missing, best, len(data))),
         sections=[
             Section(
                 name="map",
@@ -132,7 +142,13 @@ def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts)
         about=[judged.sentence],
         grids=[Grid(head=["metric", "value (95 % interval)", "inputs"], rows=metrics), worst],
     )
-    return _Seen(result=result, tone=judged.tone, part=part)
+    return _Seen(result=result, judged=judged, part=part)
+
+
+def _whole(folder: StudyFolder, last: _Seen) -> _Seen:
+    """The whole deployment of a waterfall, with advice on the stage that changes most."""
+    assert last.result.run is not None  # it is seen
+    return replace(last, judged=judged_whole(last.result.run.record, waterfalls_of(folder)[0]))
 
 
 # --- the first screen -----------------------------------------------------------------------------
@@ -146,16 +162,39 @@ def _tones(seen: Sequence[_Seen]) -> dict[str, Tone]:
     return tones
 
 
-def _verdict(schemes: Mapping[str, Tone]) -> str:
+def _best(seen: Sequence[_Seen], schemes: Mapping[str, Tone]) -> _Seen | None:
+    """The worst run of the scheme to take: of those that are safe the one of fewest bits, else what changes least."""
+
+    def changed(run: _Seen) -> float:
+        return run.result.metrics["flip@1"].value or 0.0
+
+    def bits(run: _Seen) -> tuple[float, float]:
+        weights, activations = by_width(run.result)
+        return (-weights, activations) if run.tone == "good" else (0, 0)
+
+    worst = {run.scheme: run for run in sorted(seen, key=lambda run: (-_TONES.index(run.tone), changed(run)))}
+    tone = max(schemes.values(), key=_TONES.index, default="plain")
+    offered = [worst[scheme] for scheme, its in schemes.items() if its == tone]
+    return min(offered, key=lambda run: (bits(run), changed(run)), default=None)
+
+
+def _verdict(schemes: Mapping[str, Tone], finished: Mapping[str, Tone], best: _Seen | None) -> str:
+    """Name the scheme to take, of those whose runs are all finished, and count those that lose answers."""
     if not schemes:
         return "No run of this study is finished."
-    worse = sum(tone == "bad" for tone in schemes.values())
-    if {*schemes.values()} == {"good"}:
-        return "Every scheme is safe, on every model and corpus."
-    if not worse:
-        return "No scheme is shown to lose right answers or quality, but not every one is shown to be safe."
-    lose = f"lose{'s' if worse == 1 else ''} right answers or quality somewhere"
-    return f"{counted(worse, 'scheme')} of {len(schemes)} {lose}."
+    said = []
+    if best is not None and best.tone == "good":
+        others = ", and of those that are it has the fewest bits per weight" if _count(finished, "good") > 1 else ""
+        said.append(f"Take {best.scheme}: it is safe in every run{others}.")
+    if worse := _count(schemes, "bad"):
+        lose = f"lose{'s' if worse == 1 else ''} right answers or quality in some run"
+        said.append(f"{counted(worse, 'scheme')} of {len(schemes)} {lose}.")
+    nothing = "No scheme is shown to lose right answers or quality, and none is shown to be safe in every run."
+    return " ".join(said) or nothing
+
+
+def _count(schemes: Mapping[str, Tone], tone: Tone) -> int:
+    return sum(its == tone for its in schemes.values())
 
 
 def _words(schemes: Mapping[str, Tone], seen: Sequence[_Seen]) -> Iterator[str]:
@@ -189,9 +228,14 @@ def _numbers(results: Sequence[Result], seen: Sequence[_Seen]) -> Iterator[Numbe
         yield Number(label="runs that lose right answers", value=f"{lost:,}", note=f"of {len(seen):,}")
 
 
-def _steps(path: Path, missing: Sequence[Result], n_data: int) -> Iterator[Step]:
+def _steps(path: Path, missing: Sequence[Result], best: _Seen | None, n_data: int) -> Iterator[Step]:
     if any(result.state == "failed" for result in missing):
         yield Step(text="Try the failed runs again.", command="quantdrift study retry STUDY.yaml")
+    if best is not None and best.judged.next:
+        yield Step(text=f"{best.scheme}: {best.judged.next}", command=best.judged.command)
+    if best is not None and best.tone == "good" and best.result.run is not None:
+        text = f"Let CI notice when {best.scheme} gets worse: write the baseline now, and commit it."
+        yield Step(text=text, command=f"quantdrift gate {shlex.quote(str(best.result.run.path))} --update")
     if n_data > 1:
         yield Step(
             text="Compare every scheme with the first one over all corpora.",

@@ -79,9 +79,9 @@ def heat_map(results: Sequence[Result], links: Mapping[str, str]) -> figures.Fig
     return figures.Figure(
         name="heat-map",
         title="Damage by model and scheme",
-        caption="Each square is one run; the stronger its colour, the more damage. Schemes with more bits are on the "
-        "left. A separation of 1 or more means that the typical top-1 cannot change. A word instead of a number is the "
-        "state of a run that is not finished.",
+        caption="Each square is one run; the stronger its colour, the more damage. Schemes with more bits per weight "
+        "are on the left. A separation of 1 or more means that the typical top-1 cannot change. A word instead of a "
+        "number is the state of a run that is not finished.",
         spec=spec,
     )
 

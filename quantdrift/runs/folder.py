@@ -55,7 +55,7 @@ PROBE = "probe.npz"
 
 _NAMED: dict[str, Any] = {
     "name fingerprint candidate_fingerprint corpus_fingerprint digest split subset kind inputs harness path": str,
-    "similarity reading dtype device finished": str,
+    "columns similarity reading dtype device finished": str,
     "n_queries n_documents n_inputs n_classes n_train inputs_left_out n of": Whole,
     "nominal_bits": Bits,
     "share changed mean": Share,

@@ -342,6 +342,7 @@ def typed(record: Record, command: str, spec: str) -> str:
     if not command or not here or any(held and what not in takes for what, held in asked.items()):
         return ""
     words = ["quantdrift", command, spec, *(("--data", path) if path else ("--task", data["name"]))]
+    words += ["--columns", data["columns"]] if data.get("columns") else []
     words += ["--split", data["split"]] if data.get("split") not in {None, "test"} else []
     if shortlist:
         top = (settings.get("shortlist") or {}).get("top")

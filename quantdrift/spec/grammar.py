@@ -24,6 +24,7 @@ from quantdrift.builtin.weights import CHOICE
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES, Kind, Option
 from quantdrift.scheme import CHECKS, DEFAULT_GROUP_SIZE, DEFAULT_QUANTIZER, FULL, FULL_BITS, Scheme, error_at
+from quantdrift.spec.names import short_name
 
 _ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
 CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
@@ -239,7 +240,20 @@ def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
         else f"query, a criterion ({', '.join(CRITERIA)}) or KEY=VALUE with KEY one of {', '.join(options)}; parts "
         "with '-' come before the first '+'"
     )
-    raise error_at(text, at, end, f"unknown {what}", expected, meant=next(iter(nearest(key, known)), ""))
+    values = _options_by_value() if sign == "+" else {}
+    meant = next(iter([value for value in values if value == word] or nearest(key, known) or nearest(word, values)), "")
+    raise error_at(text, at, end, f"unknown {what}", expected, meant=" or ".join(values.get(meant, [meant])))
+
+
+def _options_by_value() -> Mapping[str, list[str]]:
+    """The values that options name (HNSW32, int8, nprobe=8), each with the options that take it."""
+    options: dict[str, list[str]] = {}
+    for key, option in known_options().items():
+        named = re.findall(r"[A-Za-z][\w:=]*(?:,\w+)*", option.values)
+        for value in dict.fromkeys(part for words in named for part in (words, *words.split(","))):
+            if option.pattern != Option().pattern and re.fullmatch(option.pattern, value):
+                options.setdefault(value, []).append(f"+{key}={value}")
+    return options
 
 
 def _in_one_form(scheme: Scheme) -> Mapping[str, Any]:
@@ -324,7 +338,7 @@ class Spec:
     'BAAI/bge-m3@W8-g128-rtn'
 
     Attributes:
-        model: short name, hub id or folder: one line, not empty, no whitespace at its ends.
+        model: short name, which gets its usual case; hub id or folder: one line, not empty, no whitespace at its ends.
         scheme: the scheme of the candidate.
 
     Raises:
@@ -336,6 +350,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         _split(str(self), 0, len(str(self)))
+        object.__setattr__(self, "model", short_name(self.model))
 
     def __str__(self) -> str:
         return f"{self.model}@{self.scheme}"
@@ -483,7 +498,7 @@ class Versus:
     'minilm vs ./minilm-gptq'
 
     Attributes:
-        reference: short name, hub id or folder: one line, no whitespace at its ends; or a model on a server, which
+        reference: short name, hub id or folder: one line, no whitespace at its ends; or a model on a server. The name
             becomes canonical.
         candidate: likewise, or a GGUF file.
 
@@ -534,7 +549,7 @@ def _side(text: str, start: int, end: int, what: str) -> str:
     if scheme := re.search(r"@W[0-9][^@]*\Z", name):
         expected = f"a {what} as it is stored, without a scheme"
         raise error_at(text, start + scheme.start(), end, "unexpected", expected)
-    return str(read_endpoint(name, text=text, start=start)) if _ON_SERVER.match(name) else name
+    return str(read_endpoint(name, text=text, start=start)) if _ON_SERVER.match(name) else short_name(name)
 
 
 # --- calibration and the choice of widths ---------------------------------------------------------

@@ -51,7 +51,8 @@ FEW = 10
 ORDERED = -0.5
 """A Spearman correlation above this is not the order the law claims; the paper's are near -0.9."""
 BY: Mapping[str, tuple[str, str]] = {
-    "data": ("data", "corpus"), "scheme": ("bits", "width"), "quantizer": ("quantizer", "quantizer")
+    "data": ("data", "corpus"), "model": ("model", "model"),
+    "scheme": ("bits", "width"), "quantizer": ("quantizer", "quantizer"),
 }  # fmt: skip
 """What can be held out: the field of a point, and what it is called."""
 _DRAWS = 1000
@@ -453,7 +454,8 @@ def command(
     *,
     runs: list[Path] = argument(RUNS),
     by: str = option(
-        "data|scheme|quantizer: What a line never saw: a corpus, a number of bits, or all but rtn.", default="data"
+        "data|model|scheme|quantizer: What a line never saw: a corpus, a model, a width, or all but rtn.",
+        default="data",
     ),
 ) -> Output:
     """Over many runs: does a larger separation go with fewer changed answers, and by how much?

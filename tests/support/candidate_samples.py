@@ -114,8 +114,8 @@ def candidate(scheme: str, make: Any = quantize_rtn, model: Any = None) -> Quant
     return pair
 
 
-def save(pair: QuantizedPair, out: Path, *, model_format: str = "safetensors") -> dict[str, Any]:
-    return save_candidate(parse(f"tiny@{pair.scheme}"), pair, out, model_format=model_format, progress=Silent())
+def save(pair: QuantizedPair, out: Path) -> dict[str, Any]:
+    return save_candidate(parse(f"tiny@{pair.scheme}"), pair, out, progress=Silent())
 
 
 def embed(model: Any, texts: list[str] | None = None) -> Tensor:

@@ -24,6 +24,7 @@ from quantdrift.cli.measuring import shown_run
 from quantdrift.data.labelled import ClassificationDataset, Labelled
 from quantdrift.evidence import perturbation
 from quantdrift.metrics import MetricError
+from support.command_line import cli
 from support.small_evidence import assert_same
 
 RNG = np.random.default_rng(0)
@@ -130,6 +131,22 @@ def test_what_is_no_folder_and_no_task_is_refused_before_mteb_loads() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, "'nosuch'" in done.stdout, "folder" in done.stdout) == (0, True, True), done.stderr
+
+
+@pytest.mark.parametrize("spec", ["minilmm@W4", "all-MiniLM-L6-v2@W4", "minilm vs ./none", "minilm@W4+seed=1"])
+def test_a_pair_that_cannot_be_is_refused_before_a_task_is_downloaded(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_task(*_: Any) -> None:
+        raise AssertionError("a task is downloaded")
+
+    for module in ("quantdrift.api", "quantdrift.data.labelled"):
+        monkeypatch.setattr(f"{module}.load_task", load_task)
+    with pytest.raises(QuantDriftError):
+        drift(spec, data="SciFact")
+    for command in ("run", "gate"):
+        code, _, err = cli(command, spec, "--task", "SciFact")
+        assert (code, "downloaded" in err) == (2, False), err
 
 
 def test_a_run_without_a_place_goes_when_nobody_holds_it(tmp_path: Path) -> None:

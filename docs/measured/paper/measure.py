@@ -1,10 +1,10 @@
-"""What the offline studies give for the comparisons of the paper: `python docs/measured/paper/measure.py STUDIES`.
+"""What the offline studies give for the comparisons of the paper: `measure.py STUDIES`, or `measure.py STUDIES mpnet`.
 
 STUDIES/SUITE is the study that `quantdrift study run --suite SUITE --offline --out STUDIES/SUITE` made. For each suite
-that is there, offline.csv gets a row for what comparisons.csv names in it. A quantity is a cell and a metric,
-`W4-hqq flip@1`, `W4/DATA flip@1`, `SUITE:W4 flip@1`; a mean of quantities, joined by `&`; a number; or a cell and one
-of the methods below, `W4 certify(S,0.10)`. Intervals resample the inputs, the same ones in both quantities where both
-have the same inputs. A share of 0 or 1 is that in all resamples; there Wilson's interval takes their place.
+that is there, offline.csv (or offline-mpnet.csv) gets a row for what comparisons.csv names in it. A quantity is a cell
+and a metric, `W4-hqq flip@1`, `W4/DATA flip@1`, `SUITE:W4 flip@1`; a mean of quantities, joined by `&`; a number; or a
+cell and one of the methods below, `W4 certify(S,0.10)`. Intervals resample the inputs, the same ones in both quantities
+where both have the same inputs. A share of 0 or 1 is that in all resamples; there Wilson's interval takes its place.
 """
 
 import re
@@ -251,10 +251,11 @@ def measured(place: Path, suite: str, here: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    studies = Path(sys.argv[1])
-    there = {path.name for path in studies.iterdir() if (path / "study.json").exists()}
+    studies, *other = sys.argv[1:]
+    target = OFFLINE.with_stem(f"{OFFLINE.stem}-{other[0]}") if other else OFFLINE
+    there = {path.name for path in Path(studies).iterdir() if (path / "study.json").exists()}
     asked = dict.fromkeys((row["suite"], row["here"]) for row in rows_in(COMPARISONS) if row["here"])
-    rows = [row for row in rows_in(OFFLINE) if row["suite"] not in there and (row["suite"], row["here"]) in asked]
-    rows += [measured(studies, suite, here) for suite, here in asked if suite in there]
-    OFFLINE.write_text(written(sorted(rows, key=lambda row: list(asked).index((row["suite"], row["here"])))))
+    rows = [row for row in rows_in(target) if row["suite"] not in there and (row["suite"], row["here"]) in asked]
+    rows += [measured(Path(studies), suite, here) for suite, here in asked if suite in there]
+    target.write_text(written(sorted(rows, key=lambda row: list(asked).index((row["suite"], row["here"])))))
     write_page()

@@ -21,6 +21,8 @@ from quantdrift.statistics.verdicts import holm
 
 HERE = Path(__file__).parent
 COMPARISONS, OFFLINE, TEMPLATE = (HERE / name for name in ("comparisons.csv", "offline.csv", "page.template"))
+OTHER = "mpnet"
+"""The second encoder; what was measured with it is in offline-OTHER.csv."""
 PAGE, TABLE = HERE.parent / "paper.md", HERE.parent / "tables" / "paper.csv"
 WORDS = ("shown", "not shown", "tie", "reversed", "cannot fail", "not measured")
 ALPHA = 0.05
@@ -121,63 +123,89 @@ def compared(row: Row, offline: Mapping[tuple[str, str], Row]) -> Compared | Non
     return None if isnan(ours) else Compared(paper=first - second, ours=ours, low=low, high=high)
 
 
-def shown(row: Row, found: Row | None, word: str) -> dict[str, str]:
-    """A row of the table: a comparison in words and figures."""
-    here = difference = n = ""
-    if found is not None:
-        times = 100 if row["unit"] in {"%", "points"} else 1
-        first, second, step, low, high = (
-            f"{times * float(found[k]):{'.1f' if times > 1 else '.3g'}}"
-            for k in ("first", "second", "difference", "low", "high")
-        )
-        between = "no interval" if isnan(float(found["low"])) else f"{low} to {high}"
-        here, difference, n = f"{first} and {second}", f"{step} ({between})", found["n"]
+def figures(row: Row, found: Row | None) -> tuple[str, str, str]:
+    """Both quantities, their difference with its interval, and the number of inputs; empty where not measured."""
+    if found is None:
+        return "", "", ""
+    times = 100 if row["unit"] in {"%", "points"} else 1
+    first, second, step, low, high = (
+        f"{times * float(found[k]):{'.1f' if times > 1 else '.3g'}}"
+        for k in ("first", "second", "difference", "low", "high")
+    )
+    between = "no interval" if isnan(float(found["low"])) else f"{low} to {high}"
+    return f"{first} and {second}", f"{step} ({between})", found["n"]
+
+
+def shown(row: Row, found: Sequence[Row | None], words: Sequence[str]) -> dict[str, str]:
+    """A row of the table: a comparison in words and figures, here and with the other encoder."""
     paper = "; ".join(f"{a:g} and {b:g}" for a, b in pairs_of(row))
     unit = f" ({row['unit']})" if row["unit"] else ""
     what = f"{row['of']}{unit}: {row['first']} {'>' if '>' in row['paper'] else '<'} {row['second']}"
-    keys = (
-        "part",
-        "table",
-        "comparison",
-        "suite",
-        "the paper",
-        "here",
-        "difference here (95 % interval)",
-        "n",
-        "came out",
-    )
-    suite = row["suite"] if row["here"] else ""
-    return dict(zip(keys, (row["part"], row["table"], what, suite, paper, here, difference, n, word), strict=True))
+    line = {
+        "part": row["part"],
+        "table": row["table"],
+        "comparison": what,
+        "suite": row["suite"] if row["here"] else "",
+        "the paper": paper,
+    }
+    for who, one, word in zip(("here", OTHER), found, words, strict=True):
+        both, difference, n = figures(row, one)
+        count, out = ("n", "came out") if who == "here" else (f"{who} n", f"{who} came out")
+        line |= {who: both, f"difference {who} (95 % interval)": difference, count: n, out: word}
+    return line
 
 
-def summary(rows: Sequence[Row], words: Sequence[str]) -> str:
-    """The page's table: a word for every table of the paper, and how many of its comparisons have which."""
-    lines = [f"| table | suite | came out | {' | '.join(WORDS)} |", "|---" * (3 + len(WORDS)) + "|"]
-    for (_, table), members in groupby(zip(rows, words, strict=True), lambda item: (item[0]["part"], item[0]["table"])):
+def summary(rows: Sequence[Row], words: Sequence[str], others: Sequence[str]) -> str:
+    """The page's table: a word for every table of the paper, how many of its comparisons have which, and with OTHER."""
+    lines = [f"| table | suite | came out | {' | '.join(WORDS)} | with {OTHER} |", "|---" * (4 + len(WORDS)) + "|"]
+    every = zip(rows, words, others, strict=True)
+    for (_, table), members in groupby(every, lambda item: (item[0]["part"], item[0]["table"])):
         group = list(members)
-        counts = Counter(word for _, word in group)
-        suites = ", ".join(dict.fromkeys(row["suite"] for row, _ in group if row["here"])) or "none"
-        figures = " | ".join(str(counts[word] or "") for word in WORDS)
-        lines.append(f"| {table} | {suites} | **{word_of_table([word for _, word in group])}** | {figures} |")
+        counts, other = (Counter(item[column] for item in group) for column in (1, 2))
+        suites = ", ".join(dict.fromkeys(row["suite"] for row, *_ in group if row["here"])) or "none"
+        numbers = " | ".join(str(counts[word] or "") for word in WORDS)
+        told = ", ".join(f"{other[word]} {word}" for word in WORDS[:-1] if other[word])
+        word = word_of_table([word for _, word, _ in group])
+        lines.append(f"| {table} | {suites} | **{word}** | {numbers} | {told} |")
     return "\n".join(lines)
+
+
+def with_the_other(words: Sequence[str], others: Sequence[str]) -> str:
+    """Say how the comparisons came out that were measured with the other encoder too."""
+    both = [
+        (one, other) for one, other in zip(words, others, strict=True) if other in {"shown", "not shown", "reversed"}
+    ]
+    counts, alike = Counter(other for _, other in both), sum(one == other for one, other in both)
+    return (
+        f"With {OTHER} (110 million parameters) {len(both)} of those that could fail were measured too: "
+        f"{counts['shown']} are shown, {counts['not shown']} not shown and {counts['reversed']} reversed; {alike} come "
+        "out as with MiniLM."
+    )
 
 
 def made() -> dict[Path, str]:
     """The page and its table, as they should be."""
-    offline = {(row["suite"], row["here"]): row for row in rows_in(OFFLINE)}
     rows = rows_in(COMPARISONS)
-    words = judged([(row, compared(row, offline)) for row in rows])
+    offline = [
+        {(row["suite"], row["here"]): row for row in rows_in(place)}
+        for place in (OFFLINE, OFFLINE.with_stem(f"{OFFLINE.stem}-{OTHER}"))
+    ]
+    every = judged([(row, compared(row, found)) for found in offline for row in rows])
+    words, others = every[: len(rows)], every[len(rows) :]
     counts = Counter(words)
     could = sum(counts[word] for word in ("shown", "not shown", "reversed"))
     first = (
         f"**{counts['reversed']} of {could} comparisons are reversed**, of those that could have come out either way; "
         f"{counts['shown']} are shown in the paper's order, and {counts['not shown']} are not shown. Of all "
         f"{len(rows)}, {counts['tie']} are ties, {counts['cannot fail']} cannot fail and {counts['not measured']} were "
-        "not measured."
+        f"not measured. {with_the_other(words, others)}"
     )
-    table = [shown(row, offline.get((row["suite"], row["here"])), word) for row, word in zip(rows, words, strict=True)]
+    table = [
+        shown(row, [found.get((row["suite"], row["here"])) for found in offline], pair)
+        for row, *pair in zip(rows, words, others, strict=True)
+    ]
     page = TEMPLATE.read_text(encoding="utf-8")
-    page = page.replace("{counts}", "\n".join(wrap(first, 118))).replace("{summary}", summary(rows, words))
+    page = page.replace("{counts}", "\n".join(wrap(first, 118))).replace("{summary}", summary(rows, words, others))
     return {PAGE: page, TABLE: written(table)}
 
 

@@ -114,7 +114,7 @@ def load_classifier(
 
         if takes is None:
             raise UnsupportedError(
-                f"{source.name!r} ({source.canonical}) is no classifier of texts or images, its config.json says; "
+                f"{source.shown} is no classifier of texts or images, its config.json says; "
                 "expected ...ForSequenceClassification, ...ForImageClassification, or a timm model"
             )
         kind = "SequenceClassification"
@@ -127,7 +127,7 @@ def load_classifier(
         config = transformers.AutoConfig.from_pretrained(source.location, **options)
         if getattr(config, "problem_type", None) == "regression" or config.num_labels == 1:
             raise UnsupportedError(
-                f"{source.name!r} ({source.canonical}) gives one number and no classes (it is a regression model or a "
+                f"{source.shown} gives one number and no classes (it is a regression model or a "
                 "reranker), so there is nothing to rank; expected two classes or more. A reranker is measured on a "
                 "search: quantdrift run --shortlist RUN"
             )

@@ -34,14 +34,11 @@ _FP8 = Quantizer(
     widths=(8,),
     groups=(None,),
     input_widths=(8,),
-    formats=("safetensors",),
     in_repair=False,
     place=60,
     aliases="float8|f8|e4m3|fp8_.+",
 )
-_INT8 = replace(
-    _FP8, title="INT8", inputs=f"{_FLOATS}:int8_inputs", formats=("safetensors", "onnx"), place=62, aliases="8-?bits?"
-)
+_INT8 = replace(_FP8, title="INT8", inputs=f"{_FLOATS}:int8_inputs", place=62, aliases="8-?bits?")
 _MXFP8 = replace(
     _FP8,
     title="MXFP8",
@@ -70,7 +67,6 @@ _NF4 = Quantizer(
     widths=(4,),
     groups=(64, 32, 128, 256, 512, 1024, 2048, 4096),
     overhead_bits=lambda *shape: 32 * _blocks(*shape),
-    formats=("safetensors",),
     in_repair=False,
     place=68,
     aliases="4-?bits?|bnb.*|qlora",

@@ -69,8 +69,8 @@ STAGE = Stage(
     options={
         "index": Option(
             pattern=r"[A-Za-z][A-Za-z0-9_,.()\[\]:=-]{0,99}",
-            values="a string of faiss' index_factory (HNSW32, IVF64,Flat, IVF64,PQ16, SQ8, RaBitQ), usearch, "
-            "usearch with its connectivity (usearch32), or an engine and its kind of index (lancedb:IVF_PQ)",
+            values="a string of faiss' index_factory (HNSW32, IVF64,Flat, IVF64,PQ16, SQ8, RaBitQ), or "
+            "an engine and its kind of index (lancedb:IVF_PQ)",
         ),
         "search": Option(
             pattern=f"{_NUMBER}(?:,{_NUMBER})*", values="what the search is set to, such as nprobe=8 or efSearch=64"

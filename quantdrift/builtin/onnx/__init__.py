@@ -1,4 +1,4 @@
-"""ONNX: graphs as candidates, and folders that quantdrift writes."""
+"""ONNX: graphs as candidates."""
 
 from quantdrift.base.registry import Package
 from quantdrift.models.files.model_files import ModelFile
@@ -8,12 +8,9 @@ MODEL_FILE = ModelFile(
     suffix=".onnx",
     packages=(
         Package(name="onnx", module="onnx", extra="onnx", note="reads ONNX models"),
-        Package(name="onnxruntime", module="onnxruntime", extra="onnx", note="runs ONNX models, and --format onnx"),
+        Package(name="onnxruntime", module="onnxruntime", extra="onnx", note="runs ONNX models"),
     ),
-    writes_with=("onnxscript", "onnx_ir", "onnxruntime"),
     companions=("*.json", "*.txt", "*.model", "{file}_data*", "{file}.data*"),
     encoder="quantdrift.builtin.onnx.opening:load_encoder",
     classifier="quantdrift.builtin.onnx.opening:load_classifier",
-    save="quantdrift.builtin.onnx.saving:save_onnx",
-    load="quantdrift.builtin.onnx.running:load_onnx",
 )

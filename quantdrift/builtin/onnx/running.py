@@ -4,7 +4,6 @@ sentence-transformers does tokenization, prompts, pooling and normalization; the
 finished embeddings or logits. The transformer's float weights are not loaded: the folder has none.
 """
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,20 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 from torch import Tensor
 from transformers import PretrainedConfig
 from transformers.utils.generic import ModelOutput
 
 from quantdrift.base.errors import RunError
-from quantdrift.base.extras import extras_named
-from quantdrift.builtin.onnx.graph import files_digest
 from quantdrift.candidate.checkpoint import ForeignModule
-from quantdrift.models.files.saved import RECORD, read_record
 
-ONNX_MODEL = "onnx/model.onnx"
-"""The place of the graph, where sentence-transformers looks for it too."""
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _TYPES: Mapping[str, Any] = {
     "tensor(int64)": np.int64,
@@ -64,10 +57,10 @@ class OnnxStates(ForeignModule):
         digest: str,
         config: PretrainedConfig,
         device: torch.device | str,
-        output: str = "last_hidden_state",
+        output: str,
         *,
         operators: Mapping[str, int],
-        facts: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any],
     ) -> None:
         """Start onnxruntime on a graph to compute one output; `operators` counts its quantized layers."""
         import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415 -- an optional extra without types
@@ -85,7 +78,7 @@ class OnnxStates(ForeignModule):
         self.libraries = {"onnxruntime": str(onnxruntime.__version__)}
         provider = str(self._session.get_providers()[0])
         self.kernels = {f"{operator} by {provider}": n for operator, n in operators.items()}
-        self.facts = {"provider": provider, "threads": torch.get_num_threads(), **(facts or {})}
+        self.facts = {"provider": provider, "threads": torch.get_num_threads(), **facts}
         # dynamic ranges are taken over the whole batch
         self.by_batch = "dynamic" in self.facts.get("graph", {}).get("method", {})
 
@@ -153,39 +146,8 @@ def place_of(device: torch.device | str) -> tuple[str, str]:
     return (str(device), _CUDA) if on_cuda else ("cpu", _CPU)
 
 
-def load_onnx(folder: str | Path, device: torch.device | str = "cpu") -> SentenceTransformer:
-    """Load an ONNX candidate as a SentenceTransformer; all of its methods work but training."""
-    folder = Path(os.path.expanduser(folder))
-    with extras_named(needed_for=f"running the ONNX model in {folder}"):
-        import onnxruntime  # noqa: F401, PLC0415 -- an optional extra
-    if not (folder / ONNX_MODEL).is_file():
-        raise RunError(
-            f"expected a folder with {ONNX_MODEL} in it, got {folder}. One is written "
-            "by: quantdrift quantize SPEC -o FOLDER --format onnx"
-        )
-    record = read_record(folder) if (folder / RECORD).is_file() else None
-    digest = graph_digest(folder)
-    if record is not None and digest != (wanted := record.get("onnx", {}).get("digest")):
-        raise RunError(
-            f"{folder / ONNX_MODEL} is not what {RECORD} beside it was written for (digest {digest}, expected "
-            f"{wanted}): it is damaged or was changed. Write it again with: quantdrift quantize SPEC -o FOLDER "
-            "--format onnx"
-        )
-    stored = [layer["stored"] for layer in (record or {}).get("layers", ())]
-    operators = {"MatMulNBits": sum(how.startswith("MatMulNBits") for how in stored)}
-
-    def states(config: PretrainedConfig) -> OnnxStates:
-        return OnnxStates(folder / ONNX_MODEL, digest, config, device, operators=operators)
-
-    model: SentenceTransformer = around(states, folder, device)
-    return model
-
-
 def around(
-    states: Callable[[PretrainedConfig], OnnxStates],
-    folder: Path,
-    device: torch.device | str,
-    kind: Any = SentenceTransformer,
+    states: Callable[[PretrainedConfig], OnnxStates], folder: Path, device: torch.device | str, kind: Any
 ) -> Any:
     """A SentenceTransformer or CrossEncoder of a folder with modules.json, whose transformer is a graph."""
     # a graph has no single layers that could be kept in float32
@@ -201,9 +163,3 @@ def around(
             return Graph if module is Transformer else module
 
     return Model(str(folder), device=place_of(device)[0], **more).eval()
-
-
-def graph_digest(folder: Path) -> str:
-    """Return the digest of the graph and of weights beside it, 32 hex digits."""
-    graph = folder / ONNX_MODEL
-    return files_digest(sorted(graph.parent.glob(f"{graph.name}*")))

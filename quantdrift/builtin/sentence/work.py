@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
@@ -16,12 +15,9 @@ from torch import nn
 from quantdrift.base.display import shown
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.base.records import bytes_digest
-from quantdrift.base.registry import imported
 from quantdrift.base.text import some
-from quantdrift.models.files.model_files import MODEL_FILES
 from quantdrift.models.files.named import ModelSource
-from quantdrift.models.files.saved import model_format
-from quantdrift.models.loading import Placed, Reads, loading, merge_adapters, on_rules, try_text
+from quantdrift.models.loading import Placed, Reads, loading, on_rules, try_text
 from quantdrift.models.model import EmbeddingModel, LoadedModel
 from quantdrift.models.vetting import refuse_other_kinds, refuse_unsaid_pooling
 from quantdrift.scoring.similarity import Similarity
@@ -122,7 +118,7 @@ def pick_device(wanted: str | None = None) -> torch.device:
 
 
 def load_encoder(source: ModelSource, **where: Unpack[Placed]) -> SentenceEncoder:
-    """Load a sentence-transformers model, or a candidate that another library runs."""
+    """Load a sentence-transformers model."""
     model, notes = load_sentence_transformer(source, **where)
     return encoder_of(model, source, notes=notes)
 
@@ -143,33 +139,27 @@ def load_sentence_transformer(
     with loading(source, what, revision=revision, kind=kind, reads=reads, trusted=trusted) as remarks:
         import sentence_transformers  # noqa: PLC0415 -- takes seconds to import
 
-        written = model_format(Path(source.location)) if source.kind == "local" else ""
-        if written in MODEL_FILES:
-            model = imported(MODEL_FILES[written].load)(source.location, device)
-        else:
-            unsaid = kind in {"SentenceTransformer", "SparseEncoder"} and refuse_unsaid_pooling(source, revision)
-            model = getattr(sentence_transformers, kind)(
-                source.location,
-                device=str(device),
-                revision=revision,
-                trust_remote_code=trusted,
-                model_kwargs={"dtype": dtype},
+        unsaid = kind in {"SentenceTransformer", "SparseEncoder"} and refuse_unsaid_pooling(source, revision)
+        model = getattr(sentence_transformers, kind)(
+            source.location,
+            device=str(device),
+            revision=revision,
+            trust_remote_code=trusted,
+            model_kwargs={"dtype": dtype},
+        )
+        if embeds and dtype != "auto":  # modules after the transformer have their own dtype
+            model.to(getattr(torch, dtype))
+        if source.read_as == "mean:" and _pooling(model) != "their mean":
+            raise UnsupportedError(
+                f"{source.name} is read by {_pooling(model)} in sentence-transformers; leave {source.read_as} out"
             )
-            if embeds and dtype != "auto":  # modules after the transformer have their own dtype
-                model.to(getattr(torch, dtype))
-            if source.read_as == "mean:" and _pooling(model) != "their mean":
-                raise UnsupportedError(
-                    f"{source.name} is read by {_pooling(model)} in sentence-transformers; leave {source.read_as} out"
-                )
-            if unsaid:
-                remarks.notes.append(
-                    f"{source.name} has no modules.json, which says how tokens become an embedding: "
-                    f"sentence-transformers takes {_pooling(model)} by itself"
-                )
+        if unsaid:
+            remarks.notes.append(
+                f"{source.name} has no modules.json, which says how tokens become an embedding: "
+                f"sentence-transformers takes {_pooling(model)} by itself"
+            )
         notes = remarks.notes
         notes += [*on_rules(model, source.name, revision), *_on_padding(model, source.name)]
-        if merged := merge_adapters(model):
-            notes.append(f"the adapter of {source.name} ({', '.join(merged)}) is merged into its base")
         notes += try_text(model.eval(), source.name)
     return model, notes
 

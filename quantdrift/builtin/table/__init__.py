@@ -21,7 +21,7 @@ STAGE = Stage(
     before_layers=True,
     repair_options=({"table": "8"},),
     remedies=lambda scheme: [scheme.with_option("table", "8")] if scheme.option("table") else [],
-    formats=("safetensors",),
+    can_save=True,
     advice=lambda _: Advice(what="Give the token embeddings more bits (+table=8), or leave them at full precision."),
     record_key="embedding_table",
     run_lines=_lines,

@@ -40,7 +40,7 @@ STAGE = Stage(
     calibrates=lambda scheme: scheme.option("tuned") is not None and scheme.weight_bits != FULL_BITS,
     repair_options=({"tuned": STEPS},),
     slow_repair_options=({"tuned": "240"},),
-    formats=("safetensors", "onnx"),
+    can_save=True,
     record_key="tuned",
     run_lines=_lines,
 )

@@ -12,10 +12,10 @@ from quantdrift.kinds.encoder import KINDS
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES
 from quantdrift.metrics import FAMILIES, members
-from quantdrift.models.files.named import ALIASES
 from quantdrift.models.files.packaged import PACKAGED
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
+from quantdrift.spec.names import ALIASES
 from quantdrift.study.plan import cells_of
 from quantdrift.study.suites import load_suite, suite_names
 

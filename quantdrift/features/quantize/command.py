@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from quantdrift.base.records import read_json
 from quantdrift.base.text import some
@@ -19,10 +19,6 @@ class QuantizeOptions(OnCorpus, OnModel):
 
     spec: str = argument(SPEC)
     out: Path = option("-o --out FOLDER: The folder to write.", default=...)
-    model_format: Literal["safetensors", "onnx"] = option(
-        "--format NAME: safetensors, for sentence-transformers; or onnx, with packed weights, for onnxruntime.",
-        default="safetensors",
-    )
 
 
 @prints()
@@ -39,12 +35,10 @@ def command(options: QuantizeOptions) -> Output:
     spec = parse(options.spec)
     from quantdrift.candidate.refusals import check_spec, refuse_uncalibrated
     from quantdrift.models.files.kinds import check_saved
-    from quantdrift.models.files.model_files import MODEL_FILES
     from quantdrift.models.files.named import resolve
     from quantdrift.models.files.saved import check_place, check_savable
 
-    form = options.model_format
-    check_savable(spec.scheme, form)
+    check_savable(spec.scheme)
     check_spec(spec)
     check_saved(resolve(spec.model), options.revision)
     check_place(options.out.absolute())
@@ -53,14 +47,10 @@ def command(options: QuantizeOptions) -> Output:
     dataset = options.dataset if named else None
     from quantdrift.asking.saving import make_candidate, save_candidate
 
-    if form in MODEL_FILES:
-        MODEL_FILES[form].require_writers()
     with options.stoppable(f"{options.out} was not written"):
         pair = make_candidate(spec, dataset=dataset, **options.how)
-        record = save_candidate(
-            spec, pair, options.out, model_format=form, revision=options.revision, progress=options.progress
-        )
-    return Output(title=f"{record['spec']} saved as {record['model_format']}", next=list(_lines(options, record)))
+        record = save_candidate(spec, pair, options.out, revision=options.revision, progress=options.progress)
+    return Output(title=f"{record['spec']} saved as safetensors", next=list(_lines(options, record)))
 
 
 def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]:
@@ -68,28 +58,18 @@ def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]
     layers, where = record["layers"], str(options.out)
     linear = f"{record['bits_per_weight']['linear']:g} bits per weight of {len(layers)} linear layers"
     yield f"{sum(record['files'].values()) / 1e6:,.1f} MB on disk"
-    if "onnx" in record:
-        stored = {layer["name"]: layer["stored"] for layer in layers}
-        packed = [name for name, how in stored.items() if how.startswith("MatMulNBits")]
-        yield f"{linear}; {len(packed)} of them packed, all else {record['dtype']}"
-        for how in dict.fromkeys(stored[name] for name in stored.keys() - packed):
-            yield f"{how}: {some(name for name in stored if stored[name] == how)}"
-        worst = max(record["onnx"]["difference_to_torch"].values())
-        yield f"checked: differs from torch by {worst:.1e} relative at most"
-        load, model = "from quantdrift.builtin.onnx.running import load_onnx", "load_onnx"
-    else:
-        yield f"{linear}, stored as {record['dtype']}: the file is as large as that of the model"
-        said = options.out / "config_sentence_transformers.json"
-        kind = read_json(said).get("model_type", "SentenceTransformer") if said.is_file() else "SentenceTransformer"
-        load, model = f"from sentence_transformers import {kind}", kind
+    yield f"{linear}, stored as {record['dtype']}: the file is as large as that of the model"
     if fallbacks := [f"{layer['name']} ({layer['fallback']})" for layer in layers if layer["fallback"]]:
         yield f"{len(fallbacks)} of {len(layers)} layers were rounded to nearest instead: {some(fallbacks)}"
     if table := record["calibration"].get("embedding_table"):
         yield f"embedding matrix at {table['bits']} bits per weight, stored the same way: {some(table['tables'])}"
     if left_out := record["calibration"].get("layers_left_out"):
         yield f"left at full precision: {some(left_out)}"
-    yield from ("\nload it:", f"  {load}", f"  model = {model}({where!r})", '  embeddings = model.encode(["a text"])')
-    if model in {"MultiVectorEncoder", "SparseEncoder"}:  # quantdrift run does not compare two such models
+    said = options.out / "config_sentence_transformers.json"
+    kind = read_json(said).get("model_type", "SentenceTransformer") if said.is_file() else "SentenceTransformer"
+    yield f"\nload it:\n  from sentence_transformers import {kind}"
+    yield from (f"  model = {kind}({where!r})", '  embeddings = model.encode(["a text"])')
+    if kind in {"MultiVectorEncoder", "SparseEncoder"}:  # quantdrift run does not compare two such models
         return
     pair = shlex.quote(f"{record['base_model']['name']} vs {where}")
     yield f"\nto see which answers it changes:\n  quantdrift run {pair} {options.data_words}{options.model_words}"

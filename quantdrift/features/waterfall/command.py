@@ -13,8 +13,8 @@ from quantdrift.show.tables import Grid
 from quantdrift.spec.grammar import dtype_named, parse, stages_of
 
 if TYPE_CHECKING:
-    from quantdrift.features.waterfall.shares import Waterfall
     from quantdrift.statistics.estimates import Estimate
+    from quantdrift.study.shares import Waterfall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,8 @@ def command(options: WaterfallOptions) -> Output:
     from quantdrift.candidate.refusals import check_pair
     from quantdrift.cli.measuring import default_place
     from quantdrift.cli.studying import measured_schemes
-    from quantdrift.features.waterfall.shares import combinations_of, in_words, judged_whole, waterfalls_of
     from quantdrift.study.folder import open_study
+    from quantdrift.study.shares import combinations_of, in_words, judged_whole, waterfalls_of
 
     spec = parse(options.spec)
     schemes = combinations_of(spec.scheme)

@@ -116,7 +116,7 @@ def find_checkpoint(name: str) -> Checkpoint:
             raise UnsupportedError(f"{body}/config.json is damaged: expected its quantization_config as an object")
         if is_candidate_folder(folder):
             record = read_record(folder)
-            kept = {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
+            kept = {key: record[key] for key in ("spec", "bits_per_weight")}
             quantization = {"quant_method": "quantdrift", **kept}
         elif file is None and files_in(folder) and not holds_weights(body):
             file, *others = files_in(folder)

@@ -7,7 +7,7 @@ from quantdrift.base.display import first_line, shown
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.records import read_json
 from quantdrift.kinds.encoder import KINDS, USUAL, EncoderKind, Use
-from quantdrift.models.files.named import ModelSource
+from quantdrift.models.files.named import ModelSource, is_open_clip
 
 ClassifierKind = Literal["text", "image"]
 """The inputs that a classifier takes."""
@@ -157,9 +157,15 @@ def model_json(source: ModelSource, file: str, revision: str | None = None) -> d
     return content if isinstance(content, dict) else {"": content}
 
 
+def refuse_unreachable(source: ModelSource, revision: str | None) -> None:
+    """Refuse a model of the hub whose settings cannot be read, before the libraries that load models are imported."""
+    if source.kind == "hub" and not is_open_clip(source, revision):
+        has_modules(source, revision)
+
+
 def _from_hub(source: ModelSource, file: str, revision: str | None) -> Path | None:
     """Return the local copy of a file on the hub; None if the model has none of that name."""
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache  # noqa: PLC0415 -- only for models on the hub
+    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache  # noqa: PLC0415 -- only for the hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError  # noqa: PLC0415 -- as above
 
     try:
@@ -172,7 +178,8 @@ def _from_hub(source: ModelSource, file: str, revision: str | None) -> Path | No
         kept = unanswered and try_to_load_from_cache(source.canonical, "config.json", revision=revision)
         if file != "config.json" and isinstance(kept, str):
             return None
+        offline = "HF_HUB_OFFLINE is set, and it was not downloaded before"
+        why = offline if unanswered and constants.HF_HUB_OFFLINE else first_line(error).rstrip(".")
         raise UnsupportedError(
-            f"the {file} of {source.name!r} ({source.canonical}) cannot be read from the hub: "
-            f"{first_line(error)}{source.otherwise}"
+            f"the {file} of {source.shown} cannot be read from the hub: {why}{source.otherwise}"
         ) from error

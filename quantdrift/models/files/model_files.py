@@ -1,11 +1,9 @@
 """Formats of model files that other libraries than transformers run; each is an entry of a module or a package."""
 
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.base.extras import extras_named
 from quantdrift.base.registry import Package, Registry
 
 _TORCH_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
@@ -19,33 +17,20 @@ class ModelFile:
         what: description for messages.
         suffix: suffix of its files.
         packages: packages that read it, all of one extra; none if transformers names them itself.
-        writes_with: modules that write a candidate.
         companions: patterns of the files that belong to a file on the hub, where "{file}" is its path; none if a file
             is read alone, without settings and tokenizer.
         encoder: "module:function" of (checkpoint, reference, device) that loads an encoder as a
             `candidate.checkpoint.Loaded`.
         classifier: "module:function" of (checkpoint, device) that loads a classifier and returns it with its
             `models.stored.StoredLayers`; empty if the format has none.
-        save: "module:function" of (model, codes, folder, progress) that writes a candidate and returns entries of its
-            record; empty if none can be written.
-        load: "module:function" of (folder, device) that loads such a candidate as a SentenceTransformer.
     """
 
     what: str
     suffix: str
     packages: tuple[Package, ...] = ()
-    writes_with: tuple[str, ...] = ()
     companions: tuple[str, ...] = ()
     encoder: str
     classifier: str = ""
-    save: str = ""
-    load: str = ""
-
-    def require_writers(self) -> None:
-        """Import the modules that write a candidate; MissingExtraError if one is not installed."""
-        with extras_named(needed_for=f"writing {self.what}"):
-            for module in self.writes_with:
-                import_module(module)
 
 
 MODEL_FILES: Registry[ModelFile] = Registry(

@@ -1,40 +1,20 @@
 """Find the model that the model part of a spec names."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
 from quantdrift.kinds.encoder import KINDS
 from quantdrift.models.files.packaged import PACKAGED
+from quantdrift.spec.names import ALIASES, READ_AS, short_name
 
-ALIASES: Mapping[str, str] = {
-    "minilm": "sentence-transformers/all-MiniLM-L6-v2",
-    "minilm-l12": "sentence-transformers/all-MiniLM-L12-v2",
-    "mpnet": "sentence-transformers/all-mpnet-base-v2",
-    "bge-small": "BAAI/bge-small-en-v1.5",
-    "bge-base": "BAAI/bge-base-en-v1.5",
-    "bge-large": "BAAI/bge-large-en-v1.5",
-    "bge-m3": "BAAI/bge-m3",
-    "e5-small": "intfloat/e5-small-v2",
-    "e5-base": "intfloat/e5-base-v2",
-    "e5-large": "intfloat/e5-large-v2",
-    "gte-small": "thenlper/gte-small",
-    "gte-base": "thenlper/gte-base",
-    "gte-large": "thenlper/gte-large",
-    "Qwen3-0.6B": "Qwen/Qwen3-Embedding-0.6B",
-    "Qwen3-4B": "Qwen/Qwen3-Embedding-4B",
-    "Qwen3-8B": "Qwen/Qwen3-Embedding-8B",
-}
-"""Short name to hub id; case does not matter."""
-
+ADAPTER_FILE = "adapter_config.json"
+"""The file of peft that says of what model an adapter is."""
 OPEN_CLIP = "open_clip:"
 """Prefix of the name of a model that open_clip loads."""
-
-READ_AS = {"mean:": "by the mean of its tokens' states", "sparse:": "by the term weights of its head"}
-"""Prefix of the name of a model whose files leave open how tokens become an embedding, to how they then do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +32,11 @@ class ModelSource:
     canonical: str
     kind: Literal["embedded", "local", "hub", "loaded"]
     location: str
+
+    @property
+    def shown(self) -> str:
+        """Its name in a message, and what that stands for if it is another."""
+        return repr(self.name) + ("" if self.name == self.canonical else f" ({self.canonical})")
 
     @property
     def read_as(self) -> str:
@@ -85,11 +70,10 @@ def resolve(name: str) -> ModelSource:
     """
     if way := next((way for way in READ_AS if name.startswith(way)), ""):
         return replace(resolve(name.removeprefix(way)), name=name)
-    for alias, hub_id in ALIASES.items():
-        if name.lower() == alias.lower():
-            folder = PACKAGED[alias].unpacked() if alias in PACKAGED else None
-            kind: Literal["embedded", "hub"] = "hub" if folder is None else "embedded"
-            return ModelSource(name=name, canonical=hub_id, kind=kind, location=str(folder or hub_id))
+    if (alias := short_name(name)) in ALIASES:
+        folder = PACKAGED[alias].unpacked() if alias in PACKAGED else None
+        kind: Literal["embedded", "hub"] = "hub" if folder is None else "embedded"
+        return ModelSource(name=name, canonical=ALIASES[alias], kind=kind, location=str(folder or ALIASES[alias]))
     path = Path(os.path.expanduser(name.removeprefix(OPEN_CLIP)))  # Path.expanduser would fail for an unknown user
     if path.is_dir():
         return _local(name, path)
@@ -119,8 +103,18 @@ def name_in_config(modules: Iterable[Any]) -> str | None:
     return None
 
 
+def refuse_adapter(name: str) -> NoReturn:
+    """Refuse an adapter: it changes another model, which would be measured under its name."""
+    raise UnsupportedError(
+        f"{name} holds an adapter ({ADAPTER_FILE}); expected a whole model: merge it into its base first "
+        "(PeftModel.merge_and_unload(), then save_pretrained(FOLDER)), and name that folder"
+    )
+
+
 def _local(name: str, path: Path) -> ModelSource:
     if not any((path / file).is_file() for kind in KINDS.values() for file in kind.files):
+        if (path / ADAPTER_FILE).is_file():
+            refuse_adapter(name)
         entries = sorted(entry.name for entry in path.iterdir())[:8]
         raise UnsupportedError(
             f"{path} is not a model folder: expected a config.json or modules.json in it, found "

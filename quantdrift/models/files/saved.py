@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.base.records import DIGEST, Amount, Record, check_writable, file_digest, whole_folder, with_checksum
-from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES
 from quantdrift.scheme import Scheme
 
@@ -26,7 +25,6 @@ class _Layer(BaseModel):
     model_config = ConfigDict(strict=True)
 
     name: str
-    stored: str = ""
 
 
 class Candidate(Record):
@@ -37,12 +35,10 @@ class Candidate(Record):
     WHAT, MAKE = "a saved candidate", "quantdrift quantize SPEC -o FOLDER"
 
     spec: str
-    model_format: str
     bits_per_weight: dict[str, Amount]
     base_model: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, Any] = Field(default_factory=dict)
     weights: dict[str, Any] = Field(default_factory=dict)
-    onnx: dict[str, Any] = Field(default_factory=dict)
     layers: list[_Layer] = Field(default_factory=list)
 
     @classmethod
@@ -80,19 +76,13 @@ def check_place(path: Path) -> None:
         )
 
 
-def check_savable(scheme: Scheme, model_format: str = "safetensors") -> None:
+def check_savable(scheme: Scheme) -> None:
     """Refuse a scheme that a folder of weights cannot hold: the loaded model would be another one."""
-    if model_format not in (formats := QUANTIZERS[scheme.quantizer].formats):
-        raise UnsupportedError(
-            f"{scheme}: {model_format} has no place for the numbers of {scheme.quantizer}; use --format "
-            f"{' or '.join(formats)}, which holds the weights that they stand for"
-        )
     for stage in (stage for stage in STAGES.values() if stage.kind != "layers" and stage.in_(scheme)):
         options = ", ".join(f"+{key}=" for key, _ in scheme.options if key in stage.options)
-        if options and model_format not in stage.formats:
-            other = f"use --format {' or '.join(stage.formats)}, or " if stage.formats else ""
+        if options and not stage.can_save:
             raise UnsupportedError(
-                f"{scheme}: {options} is about {stage.what}, which {model_format} cannot hold; {other}leave it out"
+                f"{scheme}: {options} is about {stage.what}, which no file of weights can hold; leave it out"
             )
     if scheme.activation_bits is not None or scheme.query_only:
         option = "+query" if scheme.query_only else f"A{scheme.activation_bits}"
@@ -112,11 +102,8 @@ def files_of(folder: Path) -> dict[str, int]:
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """Compute the digests of the files that decide the outputs of a model, by path; 32 hex digits each.
-
-    The ONNX graph is not among them, as it has a digest of its own.
-    """
-    names = (name for name in files_of(folder) if not name.startswith("onnx/") and name != RECORD)
+    """Compute the digests of the files that decide the outputs of a model, by path; 32 hex digits each."""
+    names = (name for name in files_of(folder) if name != RECORD)
     return {name: _digest(folder / name) for name in names if name.endswith((*_WEIGHTS, *_SETTINGS))}
 
 
@@ -143,13 +130,8 @@ def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def is_candidate_folder(folder: Path) -> bool:
-    """Say whether a folder is a saved candidate of any format and version."""
+    """Say whether a folder is a saved candidate of any version."""
     return Candidate.peek(folder / RECORD) is not None
-
-
-def model_format(folder: Path) -> str:
-    """Return the format of the candidate in a folder, as its record says; empty if there is none."""
-    return str((Candidate.peek(folder / RECORD) or {}).get("model_format", ""))
 
 
 def read_record(folder: Path) -> dict[str, Any]:

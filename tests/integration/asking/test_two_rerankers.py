@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from torch import nn
 from transformers import BertForSequenceClassification
 
 from integration.models import onnx_samples as samples
-from quantdrift.builtin.onnx.saving import export_graph
 from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.runs.folder import read_run
 from support.beir_folder import numbered, write_beir_folder
@@ -26,32 +24,10 @@ from support.rerank_samples import PairScores, save_cross_encoder, save_generati
 from support.versus_samples import change, check
 
 onnxruntime = pytest.importorskip("onnxruntime")
-onnx_ir = pytest.importorskip("onnx_ir")
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 N_QUERIES, N_DOCS, DEPTH = 8, 12, 5
 LISTS = {f"q{row}": [f"c{(row + step) % N_DOCS}" for step in range(DEPTH)] for row in range(N_QUERIES)}
-
-
-class Logits(nn.Module):
-    """A sequence classifier that takes its inputs by position."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.model(**dict(zip(NAMES, inputs, strict=True))).logits
-
-
-def exported(body: BertForSequenceClassification, file: Path) -> Path:
-    graph = export_graph(Logits(body), {name: torch.tensor([[1, 1, 1], [1, 1, 0]]) for name in NAMES})
-    graph.graph.outputs[0].name = "logits"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    model = onnx_ir.to_proto(graph)
-    del model.graph.value_info[:]  # what onnxruntime quantizes has other shapes between
-    samples.onnx.save(model, file)
-    return file
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     change(place / "cross" / "tokenizer_config.json", model_input_names=NAMES)  # as BERT's: which text a token is of
     cross = CrossEncoder(str(place / "cross"), device="cpu")
     generative = CrossEncoder(str(save_generative(place / "generative")), device="cpu")
-    graph = exported(cross[0].auto_model, place / "graph" / "model.onnx")
+    graph = samples.exported(cross[0].auto_model, place / "graph" / "model.onnx", NAMES, "logits")
     (place / "onnx").mkdir()  # as optimum exports: settings, tokenizer and a graph
     for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(place / "cross" / file, place / "onnx")

@@ -16,7 +16,6 @@ from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.progress import Silent
 from quantdrift.builtin.cross_encoder.work import load_cross_encoder
 from quantdrift.builtin.multi_vector.model import load_multi_vector
-from quantdrift.builtin.onnx.running import load_onnx
 from quantdrift.builtin.sentence.work import load_encoder
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.data.retrieval import read_beir_folder
@@ -112,7 +111,7 @@ def test_both_towers_of_clip(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_what_was_measured(place: Path, quantdrift: Run) -> None:
-    """Safetensors and ONNX carry scales, biases and norms; the run and the folder say what was tuned."""
+    """The folder carries scales, biases and norms; it and the run say what was tuned."""
     spec, data = "TINY@W4-g64+tuned=4", ("--data", "ROOT/data")
     shown = quantdrift("run", spec, *data, "--out", "run")
     record = json.loads(Path("run/run.json").read_text())
@@ -121,18 +120,16 @@ def test_what_is_written_is_what_was_measured(place: Path, quantdrift: Run) -> N
     assert f"{made['scales']:,} scales and {made['others']:,} biases and norms tuned" in " ".join(shown.split())
     texts = read_beir_folder(place / "data")
     queries, documents = list(texts.queries), list(texts.documents)
-    for form in ("safetensors", "onnx"):
-        quantdrift("quantize", spec, *data, "--format", form, "--out", form)
-        said = json.loads(Path(form, "scheme.json").read_text())
-        assert said["calibration"]["tuned"]["losses"] == made["losses"]
-        if form == "safetensors":
-            assert said["candidate_fingerprint"] == record["model"]["candidate_fingerprint"]
-        stored = SentenceTransformer(form, device="cpu") if form == "safetensors" else load_onnx(Path(form))
-        found = stored.similarity(stored.encode_query(queries), stored.encode_document(documents)).numpy()
-        evidence = read_run(Path("run")).evidence()
-        top = np.argsort(-found, axis=1)[:, :1]
-        names = evidence.item_ids[evidence.candidate_top.items[:, 0]]
-        assert [f"c{row}" for row in top[:, 0]] == names.tolist()
+    quantdrift("quantize", spec, *data, "--out", "tuned")
+    said = json.loads(Path("tuned", "scheme.json").read_text())
+    assert said["calibration"]["tuned"]["losses"] == made["losses"]
+    assert said["candidate_fingerprint"] == record["model"]["candidate_fingerprint"]
+    stored = SentenceTransformer("tuned", device="cpu")
+    found = stored.similarity(stored.encode_query(queries), stored.encode_document(documents)).numpy()
+    evidence = read_run(Path("run")).evidence()
+    top = np.argsort(-found, axis=1)[:, :1]
+    names = evidence.item_ids[evidence.candidate_top.items[:, 0]]
+    assert [f"c{row}" for row in top[:, 0]] == names.tolist()
 
 
 def test_token_vectors_are_refused_by_name(tmp_path: Path) -> None:

@@ -15,13 +15,12 @@ from transformers import BertModel
 from integration.models import onnx_samples as samples
 from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.builtin.onnx.graph import OnnxGraph, read_graph
-from quantdrift.builtin.onnx.saving import States, export_graph, save_graph
 from quantdrift.builtin.sentence.work import SentenceEncoder, load_encoder
 from quantdrift.candidate.checkpoint import StoredCandidate, load_checkpoint
 from quantdrift.models.bits import BitsReport
 from quantdrift.models.files.checkpoint import find_checkpoint, full_precision_source
 from quantdrift.models.files.named import resolve
-from support.candidate_samples import TEXTS, bert, save_backbone, tokenizer
+from support.candidate_samples import TEXTS, bert, save_backbone
 
 onnx = samples.onnx
 CPU = torch.device("cpu")
@@ -177,11 +176,7 @@ def test_weights_beside_it_count_and_decide_the_fingerprint(reference: SentenceE
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["dynamic", "QDQ"])
 def test_a_bert_that_onnxruntime_quantized(reference: SentenceEncoder, tmp_path: Path, method: str) -> None:
-    plain, names = tmp_path / "plain.onnx", ("input_ids", "attention_mask")
-    given = tokenizer()(TEXTS, padding=True, return_tensors="pt", truncation=True)
-    inputs = {name: given[name] for name in names}
-    graph = export_graph(States(reference.model[0].auto_model, list(names)), inputs)
-    save_graph(pytest.importorskip("onnxscript.optimizer").optimize(graph), plain)
+    plain = samples.exported(reference.model[0].auto_model, tmp_path / "plain.onnx")
     np.testing.assert_allclose(embed(reference), samples.pooled(plain, TEXTS), atol=1e-5)
     folder = samples.folder(tmp_path / "some")
     file = folder / "onnx" / "model_quantized.onnx"

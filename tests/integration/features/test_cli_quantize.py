@@ -42,7 +42,6 @@ def test_it_says_where_the_model_is_and_how_to_use_it() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("./tiny@W3", "--format", "gguf"), "'gguf' is not one of 'safetensors', 'onnx'"),
         (("./tiny@W4A8",), "Leave A8 out"),
         (("./tiny@W4+query",), "Leave +query out"),
         (("./tiny@W3", "-o", "tiny"), "not a saved candidate: config.json"),

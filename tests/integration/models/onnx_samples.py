@@ -1,7 +1,8 @@
-"""Encoders and classifiers as ONNX files that are built by hand, in a second, and quantized by onnxruntime."""
+"""ONNX files built by hand, in a second, or exported by torch, and quantized by onnxruntime."""
 
 import json
 import logging
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from support.candidate_samples import WORDS, tokenizer
 
@@ -17,6 +20,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 VOCABULARY, HIDDEN, INNER = len(WORDS) + 4, 32, 64
+NAMES = ("input_ids", "attention_mask")
 METHODS = ("dynamic", "QDQ", "QOperator", "nbits", "float16")
 
 
@@ -66,6 +70,35 @@ def endless() -> Any:
     body = f"{typed} {{go_on_out = Identity(go_on) after = Mul(before, half)}}"
     loop = f"last_hidden_state = Loop <body = inside {body}> (turns, always, states)"
     return graph(behind=loop, turns=np.int64(1 << 62), always=np.bool_(True), half=np.float32(0.5))
+
+
+class Positional(nn.Module):
+    """A transformers model that takes its inputs by position and returns one tensor."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str], output: str) -> None:
+        super().__init__()
+        self.model, self.names, self.output = model, names, output
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.model(**dict(zip(self.names, inputs, strict=True)))[self.output]
+
+
+def exported(model: nn.Module, path: Path, names: Sequence[str] = NAMES, output: str = "last_hidden_state") -> Path:
+    """The graph of a transformers model, with free batch and sequence sizes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    given = tuple(torch.tensor([[1, 1, 1], [1, 1, 0]]) for _ in names)
+    sizes = {name: {0: "batch", 1: "sequence"} for name in (*names, output)}
+    with warnings.catch_warnings(action="ignore"):  # of what is traced
+        torch.onnx.export(
+            Positional(model, names, output).eval(),
+            given,
+            path,
+            input_names=list(names),
+            output_names=[output],
+            dynamic_axes=sizes,
+            dynamo=False,  # needs no other package
+        )
+    return path
 
 
 def quantized(plain: Path, method: str, path: Path) -> None:

@@ -53,14 +53,6 @@ def in_folder(make: Callable[[Path], Any], name: str, folder: Path) -> None:
     shutil.copytree(folder.with_suffix(".made") / name, folder)
 
 
-def adapted(folder: Path) -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
-    tiny().save_pretrained(str(folder.with_suffix(".base")))
-    model: Any = SentenceTransformer(str(folder.with_suffix(".base")), device="cpu")
-    model.add_adapter(peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False))
-    model.save_pretrained(str(folder))
-
-
 def encoded(folder: Path) -> NDArray[np.float32]:
     encoder = load_encoder(resolve(str(folder)), device=CPU)
     return encoder.encode(["wing flow", "heat"], "query", 2)
@@ -80,7 +72,6 @@ KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any], str, str]] 
     "embedding model": (stacked, encoded, "model.safetensors", "query.weight"),
     "dense layer": (stacked, encoded, "2_Dense/model.safetensors", "linear.weight"),
     "static": (partial(in_folder, static_model, "static"), encoded, "model.safetensors", "weight"),
-    "adapter": (adapted, encoded, "adapter_model.safetensors", "lora_A.weight"),
     "candidate": (lambda to: tiny().save_pretrained(str(to)), beside, "model.safetensors", "word_embeddings.weight"),
     "transformer alone": (save_backbone, beside, "model.safetensors", "LayerNorm.bias"),
     "cross-encoder": (save_cross_encoder, loading(load_cross_encoder), "model.safetensors", "query.weight"),

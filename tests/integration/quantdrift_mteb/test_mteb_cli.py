@@ -41,6 +41,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = ("run", "--model", f"quantdrift:{model}@W3-rtn", "-t", TASK, "--output-folder", "OUT")
     code, _, err = run_script(folder, "mteb", *command)
     assert code == 0, err
+    (folder / "err.txt").write_text(err)
     return folder
 
 
@@ -72,6 +73,13 @@ def test_the_result_holds_mtebs_own_keys_and_the_drift(entry: Mapping[str, Any],
     assert entry["drift_spec"].endswith("encoder@W3-g128-rtn")
     assert entry["drift_n_inputs"] > 1000
     assert entry["drift_flip_at_1"] > entry["drift_noise_floor"]
+
+
+def test_the_command_ends_with_the_verdict_and_where_the_run_is(finished: Path, run: Run) -> None:
+    lines = (finished / "err.txt").read_text().splitlines()
+    at = lines.index(f"Verdict: {run.verdict.told}")
+    told = [f"run folder: {run.path}", f"which inputs changed: quantdrift show {run.path}"]
+    assert lines[at + 1 : at + 3] == told
 
 
 def test_the_numbers_follow_from_the_stored_evidence(entry: Mapping[str, Any], run: Run) -> None:

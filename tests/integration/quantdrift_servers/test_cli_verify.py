@@ -1,6 +1,7 @@
-"""`quantdrift verify`: saved in every format, changed, of another size, served; exit codes 0, 1 and 2."""
+"""`quantdrift verify`: saved, exported, changed, of another size, served; exit codes 0, 1 and 2."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,9 +71,13 @@ def test_what_quantize_wrote_is_equal(place: Path) -> None:
     assert (found["verdict"], found["n"]) == ("equal", 51)  # a third of 64 are queries, and there are 30 documents
 
 
-def test_onnx_rounds_otherwise() -> None:
+def test_onnx_rounds_otherwise(saved: Path) -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    cli("quantize", "./tiny@W4-g64", "-o", "w4-onnx", "--format", "onnx", "--device", "cpu", "-q")
+    from integration.models.onnx_samples import exported  # noqa: PLC0415 -- an optional extra
+
+    shutil.copytree(saved, "w4-onnx")
+    Path("w4-onnx", "model.safetensors").unlink()
+    exported(SentenceTransformer(str(saved), device="cpu")[0].auto_model, Path("w4-onnx", "onnx", "model.onnx"))
     found = verified("w4-onnx")
     assert (found["verdict"], found["parts"]) == ("within rounding", [])
     assert 0 < found["difference"] < found["bound"] < 1e-4

@@ -24,7 +24,7 @@ from support.candidate_samples import candidate, rich, save
 from support.versus_samples import DATASET
 
 
-@pytest.mark.parametrize("name", ["HNSW32", "IVF64,PQ16", "OPQ16_64,IVF256,PQ16", "SQ8", "usearch32", "RaBitQ"])
+@pytest.mark.parametrize("name", ["HNSW32", "IVF64,PQ16", "OPQ16_64,IVF256,PQ16", "SQ8", "RaBitQ"])
 def test_an_index_that_can_be_made_passes(name: str) -> None:
     pytest.importorskip("faiss")
     refuse_index(name)

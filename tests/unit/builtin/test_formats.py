@@ -9,12 +9,10 @@ from torch import Tensor, nn
 from quantdrift.base.errors import DataError, SpecError, UnsupportedError
 from quantdrift.base.registry import imported
 from quantdrift.builtin.formats.floats import e2m1, e4m3
-from quantdrift.builtin.onnx.saving import pack
 from quantdrift.candidate.calibration.candidate import LayerStore
 from quantdrift.candidate.calibration.in_order import LayerCandidate
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.kinds.quantizer import QUANTIZERS
-from quantdrift.models.files.saved import check_savable
 from quantdrift.spec.grammar import only, parse, parse_scheme, stages_of
 from quantdrift.spec.remedies import check_repairable
 from support.quantizer_samples import made
@@ -232,22 +230,6 @@ def test_shares_of_weights_and_inputs_keep_the_format() -> None:
     parts = {stage: str(only(scheme, {stage})) for stage in stages_of(scheme)}
     of_layers = {"weights": "W8-channel-fp8", "activations": "W16A8-channel-fp8+act=token"}
     assert parts == {**of_layers, "embeddings": "fp+emb=int8"}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_folder_that_cannot_hold_a_format_is_refused_by_its_name(name: str) -> None:
-    """safetensors holds the weights that the codes stand for; ONNX packs whole numbers."""
-    scheme = parse_scheme(f"W{QUANTIZERS[name].widths[0]}-{name}")
-    check_savable(scheme, "safetensors")
-    quantized = made(name, torch.ones(4, 64))
-    if name in {"int8", "llm_int8"}:
-        check_savable(scheme, "onnx")
-        pack(quantized)
-        return
-    with pytest.raises(UnsupportedError, match=f"the numbers of {name}; use --format safetensors"):
-        check_savable(scheme, "onnx")
-    with pytest.raises(UnsupportedError, match="no place"):
-        pack(quantized)
 
 
 def test_repair_has_nothing_to_try_beside_a_format() -> None:

@@ -233,10 +233,10 @@ def test_calibration_sees_what_comes_out_of_the_rounded_table(encoder: SentenceE
     assert ranges["W16A8"] != pytest.approx(max(seen))
 
 
-def test_onnx_is_refused_before_a_model_is_loaded() -> None:
-    check_savable(parse_scheme("W4+table=8"))
-    with pytest.raises(UnsupportedError, match="--format safetensors"):
-        check_savable(parse_scheme("W4+table=8"), model_format="onnx")
+def test_what_no_file_of_weights_holds_is_refused_before_a_model_is_loaded() -> None:
+    check_savable(parse_scheme("W4+table=8+tuned"))
+    with pytest.raises(UnsupportedError, match=r"\+emb= is about .* no file of weights can hold; leave it out"):
+        check_savable(parse_scheme("W4+emb=int8"))
 
 
 # --- tokenizers --------------------------------------------------------------------------------------

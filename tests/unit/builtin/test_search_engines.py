@@ -1,4 +1,4 @@
-"""The index of a candidate: what faiss and usearch cannot take never reaches them; what scoring asks of an index."""
+"""The index of a candidate: what faiss cannot take never reaches it; what scoring asks of an index."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from quantdrift.scoring.stages import VectorStage
 from quantdrift.spec.grammar import parse_scheme
 
 REFUSED = {
-    # of these, faiss or usearch ended Python, or asked for all memory
+    # of these, faiss ended Python, or asked for all memory
     "HNSW takes a number from 2 to 256": "HNSW0 HNSW1 HNSW0_SQ8 HNSW1_SQ8 HNSW999999999 IVF4_HNSW1,Flat",
     "PQ takes a number from 1 to 16": "PQ8x0 PQ8x20 IVF4,PQ8x0 HNSW4_PQ8x0",
     "PQ takes a number from 1 to 1,024": "PQ0 PQ0x4fs PQ9999x4",
@@ -32,7 +32,6 @@ REFUSED = {
         PQ8,Refine(PQ2x4fs) IVF64,IVF64,Flat {"L2norm," * 12}Flat IDMap,Flat LSQ8x8 PQ8x SQ3 RaBitQ99 IVF4M,Flat
         IVF-4,Flat PQ4+4 PQ8, ,Flat FlatPanorama0 PRQ0x0x0
     """,
-    "usearch is written": "usearch0 usearch1 usearch257 usearch999999999 usearch-1",
 }
 
 
@@ -41,7 +40,6 @@ REFUSED = {
 )
 def test_what_a_library_cannot_take_never_reaches_it(monkeypatch, message, index):
     pytest.importorskip("faiss")
-    pytest.importorskip("usearch")
     monkeypatch.setattr("faiss.index_factory", lambda *_: pytest.fail("faiss saw it"))
     with pytest.raises(UnsupportedError, match=message):
         refuse_index(index)
@@ -49,13 +47,11 @@ def test_what_a_library_cannot_take_never_reaches_it(monkeypatch, message, index
         engine_of(index).build(Order(name=index, documents=np.eye(8, dtype=np.float32), similarity="cosine"))
 
 
-@pytest.mark.parametrize("index", ["HNSW32", "usearch"])
-@pytest.mark.parametrize("search", ["efSearch=0", "efSearch=999999999", "expansion=0", "expansion=999999999", "x=1"])
-def test_what_a_search_cannot_be_set_to_is_refused(index, search):
+@pytest.mark.parametrize("search", ["efSearch=0", "efSearch=999999999", "x=1"])
+def test_what_a_search_cannot_be_set_to_is_refused(search):
     pytest.importorskip("faiss")
-    pytest.importorskip("usearch")
     with pytest.raises(UnsupportedError, match="=1 to 65536"):
-        refuse_index(index, search)
+        refuse_index("HNSW32", search)
 
 
 CORNERS = """
@@ -69,11 +65,9 @@ before = ["PCA1", "PCAW2", "PCAR8192", "OPQ1", "OPQ1024", "OPQ2_8", "RR", "RR1",
 names = codes + graphs + [f"{part},SQ8" for part in before] + [f"{part},HNSW2" for part in before]
 names += [f"{lists},{code}" for lists in ("IVF1", "IVF1048576", "IVF2_HNSW2") for code in codes]
 names += [f"{name},{more}" for name in ("PQ4x4", "IVF1,PQ4x4fs", "HNSW2", "SQ8") for more in ("RFlat", "Refine(SQ4)")]
-names += ["usearch2", "usearch256"]
 asked = [(name, None) for name in names]
 asked += [("HNSW2", "efSearch=1"), ("HNSW2", "efSearch=65536"), ("IVF2,Flat", "nprobe=1048576,max_codes=1")]
 asked += [("IVF2_HNSW2,SQ8", "quantizer_efSearch=65536"), ("PQ4x4,RFlat", "k_factor_rf=1000")]
-asked += [("usearch2", "expansion=65536,expansion_add=1"), ("usearch2", "expansion=1,expansion_add=65536")]
 made = 0
 for name, search in asked:
     for n, dim, similarity in ((1, 8, "cosine"), (3, 8, "euclidean"), (40, 8, "dot"), (70, 9, "euclidean")):
@@ -93,7 +87,6 @@ print(made)
 @pytest.mark.slow
 def test_what_is_let_through_never_ends_python():
     pytest.importorskip("faiss")
-    pytest.importorskip("usearch")
     done = subprocess.run([sys.executable, "-c", CORNERS], check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 150

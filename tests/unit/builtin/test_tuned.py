@@ -27,7 +27,6 @@ from quantdrift.builtin.tuned.problem import (
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.candidate.refusals import refuse_settings
 from quantdrift.models.files.named import ModelSource
-from quantdrift.models.files.saved import check_savable
 from quantdrift.models.inputs import text_inputs
 from quantdrift.models.weights import weights_fingerprint
 from quantdrift.runs.words import candidate_lines
@@ -312,8 +311,6 @@ def test_what_cannot_be_tuned_is_refused_in_one_line() -> None:
     other.take(pair.made.layers)
     with pytest.raises(UnsupportedError, match="tuned in another process"), other.candidate():
         pass
-    for form in ("safetensors", "onnx"):
-        check_savable(parse_scheme("W4+tuned"), form)
 
 
 def test_the_word_alone_means_the_usual_number_of_steps() -> None:

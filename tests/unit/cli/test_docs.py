@@ -151,6 +151,7 @@ def without(folder: Path, code: str, *arguments: str) -> "subprocess.CompletedPr
 
 NEEDING = {
     "run minilm@W4-rtn --data data": "models",
+    "run bge-small@W4-rtn --data data": "models",  # of the hub, whose library is missing, too
     "quantize minilm@W4-rtn -o out": "models",
     "allocate minilm@W3.5+gap --data data": "models",
     "gate minilm@W4-rtn --data data --update": "models",
@@ -175,6 +176,17 @@ def test_a_command_names_the_extra_in_one_line(tmp_path: Path) -> None:
         assert line.endswith(f'pip install "quantdrift[{extra}]"')
         assert f"quantdrift {command.split(maxsplit=1)[0]}" in line
     assert done.stdout == ""
+
+
+def test_a_hub_that_is_switched_off_is_told_before_torch_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_beir_folder(tmp_path / "data", {"q": "b"}, {"d": "a", "e": "c"})
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code = "import sys\nsys.modules['torch'] = None\n" + EACH
+    program = [sys.executable, "-c", code, "run some/model@W4 --data data"]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "HF_HUB_OFFLINE is set" in done.stderr, done.stderr
 
 
 def test_a_name_of_the_package_names_the_extra_too(tmp_path: Path) -> None:

@@ -39,6 +39,18 @@ def test_a_terminal_gets_tables_and_lines(capsys: pytest.CaptureFixture[str]) ->
     assert SHOWN.next[0] in out.splitlines()
 
 
+def test_a_path_is_whole_wherever_it_stands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    path = SHOWN.next[0]
+    words = "words that are wrapped " * 10
+    emit(Output(about=[f"from {path}"], grids=[Grid(head=["run"], rows=[], lines=[f"to see {path}"])], lines=[words]))
+    lines = capsys.readouterr().out.splitlines()
+    assert {f"from {path}", f"to see {path}"} < {*lines}
+    assert max(len(line) for line in lines if "wrapped" in line) <= 110
+
+
 def test_markdown_has_an_interval_in_one_cell_and_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     emit(SHOWN, "markdown")
     out = capsys.readouterr().out

@@ -9,14 +9,7 @@ import pytest
 
 from quantdrift.base.errors import MissingExtraError, RunError, UnsupportedError
 from quantdrift.models.files.checkpoint import find_checkpoint, full_precision_source, nominal_bits, refuse_missing
-from quantdrift.models.files.saved import (
-    check_place,
-    check_weights,
-    digests_of,
-    model_format,
-    read_record,
-    write_folder,
-)
+from quantdrift.models.files.saved import check_place, check_weights, digests_of, read_record, write_folder
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "dataset": ["text"] * 9, "meta": None}
 
@@ -147,7 +140,7 @@ def write(text: str) -> Any:
     def fill(folder: Path) -> dict[str, Any]:
         (folder / "part").mkdir()
         (folder / "part" / "weights").write_text(text)
-        return {"spec": text, "model_format": "safetensors", "bits_per_weight": {"linear": 4.0}}
+        return {"spec": text, "bits_per_weight": {"linear": 4.0}}
 
     return fill
 
@@ -158,11 +151,11 @@ def test_an_earlier_candidate_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
     def other(folder: Path) -> dict[str, Any]:
         (folder / "other").write_text("two")
-        return {"spec": "two", "model_format": "onnx", "bits_per_weight": {}}
+        return {"spec": "two", "bits_per_weight": {}}
 
     write_folder(out, other)
     assert sorted(entry.name for entry in out.iterdir()) == ["other", "scheme.json"]
-    assert (read_record(out)["files"], model_format(out)) == ({"other": 3}, "onnx")
+    assert read_record(out)["files"] == {"other": 3}
     assert list(tmp_path.iterdir()) == [out]  # nothing is left beside it
 
 
@@ -203,7 +196,7 @@ def test_a_record_with_entries_of_other_kinds_is_damaged(changed: dict[str, Any]
 def test_weights_and_settings_that_are_not_those_that_were_written_are_refused(tmp_path: Path) -> None:
     def fill(folder: Path) -> dict[str, Any]:
         record = write("one")(folder)
-        for name in ("model.safetensors", "2_Dense/model.safetensors", "config.json", "README.md", "onnx/x.bin"):
+        for name in ("model.safetensors", "2_Dense/model.safetensors", "config.json", "README.md"):
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(name)
         return {**record, "weights": digests_of(folder)}

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from quantdrift.base.errors import RunError, UnknownNameError, UnsupportedError
-from quantdrift.models.files.kinds import check_kind, is_cross_encoder, kind_of
-from quantdrift.models.files.named import ALIASES, ModelSource, is_open_clip, resolve
+from quantdrift.models.files.kinds import check_kind, is_cross_encoder, kind_of, refuse_unreachable
+from quantdrift.models.files.named import ModelSource, is_open_clip, resolve
 from quantdrift.models.files.packaged import PACKAGED, PackagedModel
 from quantdrift.models.vetting import refuse_unsaid_pooling
+from quantdrift.spec.names import ALIASES
 from support.packaged_model import in_parts
 
 
@@ -46,6 +47,19 @@ def test_minilm_comes_from_its_package_without_a_hub(tmp_path: Path, monkeypatch
         assert (source.kind, source.location) == ("embedded", str(where))
         assert (source.canonical, source.otherwise) == ("sentence-transformers/all-MiniLM-L6-v2", "")
     assert "under the name 'minilm'" in resolve("sentence-transformers/all-MiniLM-L6-v2").otherwise
+
+
+def test_a_model_that_a_hub_switched_off_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for name, shown in (("some/model", "'some/model' cannot"), ("bge-small", "'bge-small' (BAAI/bge-small-en-v1.5)")):
+        with pytest.raises(UnsupportedError) as caught:
+            refuse_unreachable(resolve(name), None)
+        said = str(caught.value)
+        assert shown in said
+        assert "HF_HUB_OFFLINE is set" in said
+        assert said.count(resolve(name).canonical) == 1
+        assert "connection" not in said.lower()
+    refuse_unreachable(resolve("open_clip:ViT-B-32/openai"), None)  # open_clip says what it has
 
 
 def test_a_model_in_parts_is_unpacked_once(
@@ -125,6 +139,15 @@ def test_a_wrong_name_gets_the_nearest(name: str, meant: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         resolve(name)
     assert meant == caught.value.suggestions[0]
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_what_the_hub_calls_a_model_is_that_model_alone(alias: str) -> None:
+    name = ALIASES[alias].rpartition("/")[2]
+    if name.lower() != alias.lower():  # else it is the short name
+        with pytest.raises(UnknownNameError) as caught:
+            resolve(name.upper())
+        assert caught.value.suggestions == [alias]
 
 
 def test_what_open_clip_loads(tmp_path: Path) -> None:

@@ -406,6 +406,6 @@ def test_engines_are_told_without_an_import_of_theirs():
 
 
 def test_names_go_to_their_engines():
-    owners = {"HNSW32": "faiss", "usearch32": "usearch", "lancedb:IVF_PQ": "lancedb", "sqlite-vec:bit": "sqlite-vec"}
+    owners = {"HNSW32": "faiss", "lancedb:IVF_PQ": "lancedb", "sqlite-vec:bit": "sqlite-vec"}
     for index, name in owners.items():
         assert engine_of(index) is ENGINES[name]

@@ -4,6 +4,8 @@ import base64
 import hashlib
 import json
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from quantdrift.report.figures import Figure
 from quantdrift.report.page import Page, Section, Step, render
 from quantdrift.report.study import WORST, page_of
 from quantdrift.runs.folder import read_run
+from quantdrift.runs.verdict import TONES, Verdict, advised
 from quantdrift.show.tables import Grid
+from quantdrift.spec.grammar import parse, parse_scheme
 from quantdrift.study.folder import StudyFolder
 from quantdrift.study.results import results_of
 from support.gate_result_samples import NASTY
@@ -146,6 +150,55 @@ def test_what_was_not_measured_is_named_with_its_reason(page: Page) -> None:
     assert sorted(row[2] for row in grid.rows) == ["failed", "open"]
     assert any("the disk is full" in row[3] for row in grid.rows)
     assert any("1 run of the study is failed" in line for line in page.warnings)
+
+
+GOOD, CHANGED, BAD = "safe to deploy", "answers change, right ones stay", "right answers lost"
+
+
+def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: dict[str, str], kind: str = "grid") -> Page:
+    """The page of a study whose schemes have these verdicts; W2, which comes last, is not finished."""
+
+    def verdict(record: Any) -> Verdict:
+        scheme = parse(record["spec"]).scheme
+        word = next(word for said, word in words.items() if parse_scheme(said) == scheme)
+        next_step = "" if word == GOOD else f"Mend {scheme}."
+        return Verdict(word=word, sentences=("Why.",), tone=TONES[word], next=next_step, command="quantdrift mend")
+
+    for module in ("report.study", "study.shares"):
+        monkeypatch.setattr(f"quantdrift.{module}.verdict", verdict)
+    folder = study_of(tmp_path, models=("m", "n"), schemes=[*words], data=("docs",))
+    if "W2" in words:
+        shutil.rmtree(folder.place(folder.cells[-1].name))  # one of its two runs
+    return page_of(replace(folder, record=folder.record.model_copy(update={"kind": kind})))
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "step"),
+    [
+        ({"W8": GOOD, "W4": GOOD, "W3": BAD}, "Take W4-rtn: .* has the fewest bits .* 1 scheme of 3 loses", "W4-rtn"),
+        ({"W8": GOOD, "W4": CHANGED}, "^Take W8-rtn: it is safe in every run\\.$", "baseline"),
+        ({"W8": GOOD, "W2": GOOD}, "^Take W8-rtn: it is safe in every run\\.$", "W8-rtn"),  # W2 is not finished
+        ({"W8": CHANGED, "W4": BAD}, "^1 scheme of 2 loses right answers or quality in some run", "Mend W8"),
+        ({"W8": CHANGED}, "none is shown to be safe", "Mend W8"),
+    ],
+)
+def test_a_study_names_the_scheme_to_take_or_what_mends_the_best(
+    words: dict[str, str], said: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = judged(tmp_path, monkeypatch, words)
+    assert re.search(said, page.verdict), page.verdict
+    (shown,) = page.steps  # there is one corpus, so that none says "over all corpora"
+    assert step in shown.text
+    assert ("gate" in shown.command) == page.verdict.startswith("Take")
+
+
+def test_the_page_of_a_waterfall_is_about_the_whole_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = {"W4": GOOD, "fp+emb=int8": GOOD, "W4+emb=int8": BAD}
+    page = judged(tmp_path, monkeypatch, words, kind="waterfall")
+    assert (page.word, page.tone, page.verdict) == (BAD, "bad", "W4-rtn+emb=int8: Why.")
+    (shown,) = page.steps
+    advice = advised(Verdict(word=BAD, sentences=(), tone="bad"), {"spec": "m@W4+emb=int8"}, "weights")
+    assert shown.text == f"W4-rtn+emb=int8: {advice.next}"  # weights change more than codes of 8 bits
 
 
 def test_a_study_without_a_run_has_a_page(tmp_path: Path) -> None:

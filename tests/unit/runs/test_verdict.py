@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.features.waterfall.shares import combinations_of
 from quantdrift.kinds.stage import STAGES
 from quantdrift.metrics import measure
 from quantdrift.runs.verdict import TONES, Verdict, verdict
@@ -16,6 +15,7 @@ from quantdrift.spec.grammar import parse, parse_scheme
 from quantdrift.spec.remedies import check_repairable
 from quantdrift.statistics.estimates import share_estimate
 from quantdrift.statistics.standing import Tolerances
+from quantdrift.study.shares import combinations_of
 from support.places import ROOT
 from support.small_evidence import evidence_of
 
@@ -116,7 +116,7 @@ SPECS = """
     W8A8-mxfp8 W8A8-int8 W16A4-nvfp4 W4-mxfp4 W4+query W4+table=8+query W4+emb=int8+query W3.5-gptq+gap W4+table=8
     fp+table=4 fp+dtype=bf16 W4+dtype=bf16 W4+tuned fp+emb=int8 fp+emb=binary fp+emb=int8+rescore=4 fp+dim=64
     W4+emb=int8 fp+emb=int8+dim=64 fp+index=HNSW32 fp+index=IVF64,PQ16 fp+index=SQ8 fp+index=PQ16+rescore=2
-    fp+emb=int8+index=HNSW32 W4+index=HNSW32 W4+emb=int8+index=IVF64,Flat+search=nprobe=8 fp+index=usearch
+    fp+emb=int8+index=HNSW32 W4+index=HNSW32 W4+emb=int8+index=IVF64,Flat+search=nprobe=8
     fp+index=lancedb
 """
 

@@ -58,6 +58,20 @@ def test_canonical_form_of_a_scheme(text: str, canonical: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("MiniLM@W4", "minilm@W4-g128-rtn"),
+        ("mean:BGE-m3@W4", "mean:bge-m3@W4-g128-rtn"),
+        ("./MiniLM@W4", "./MiniLM@W4-g128-rtn"),
+        ("qwen3-0.6b vs MINILM", "Qwen3-0.6B vs minilm"),
+    ],
+)
+def test_a_short_name_has_one_case(text: str, canonical: str) -> None:
+    pair = grammar.parse_pair(text)
+    assert (str(pair), grammar.parse_pair(canonical)) == (canonical, pair)
+
+
+@pytest.mark.parametrize(
     ("text", "widths"),
     [("W4", (4,)), ("W3+gap+widths=2,8,4,2", (2, 4, 8)), ("W3+gap", None), ("W3+gap+widths=4,8", None),
      ("W3+gap+widths=3,3", None)],
@@ -98,7 +112,12 @@ BAD_SPECS = [
     ("m@W4+[]+gap", "missing option"),
     *((f"m@W4+[{option}]", OPTION) for option in ("fisher", "b.json", "=3", "query-rtn")),
     *((f"m@W4+[{option}]", f"{OPTION}.*; did you mean {meant}\\?$") for option, meant in
-      {"qeury": "query", "Seed=3": "seed"}.items()),
+      {"qeury": "query", "Seed=3": "seed", "rescoring=4": "rescore"}.items()),
+    # values without their key
+    *((f"m@W4+[{option}]", f"{OPTION}.*; did you mean {re.escape(meant)}\\?$") for option, meant in
+      {"HNSW": "+index=HNSW32", "hnsw32": "+index=HNSW32", "IVF64,PQ": "+index=IVF64,PQ16", "int8": "+emb=int8",
+       "efSearch=64": "+search=efSearch=64", "greedy": "+solver=greedy",
+       "bf16": "+dtype=bf16 or +emb=bf16 or +maxsim=bf16"}.items()),
     ("m@W4+seed=1+[seed=1]", "second seed"),
     ("m@W4+seed=[]+gap", "missing value of seed"),
     ("m@W4+seed[]", "missing value of seed"),

@@ -18,7 +18,7 @@ _LARGE = 1 << 28
 """Numbers in an index above which its size is not reported, as that would copy it."""
 _ADVISED = 39
 """Fewest training vectors for each centroid that faiss advises."""
-_LIKE = ("HNSW32", "IVF64,Flat", "IVF64,PQ16", "PQ16", "SQ8", "RaBitQ", "Flat", "OPQ16,PQ16", "usearch")
+_LIKE = ("HNSW32", "IVF64,Flat", "IVF64,PQ16", "PQ16", "SQ8", "RaBitQ", "Flat", "OPQ16,PQ16")
 _LARGEST = 1 << 30
 """Most bytes of an index beside the codes of its documents, unless these are many."""
 _RANGES = {

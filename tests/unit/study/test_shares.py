@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantdrift.base.errors import StudyError
-from quantdrift.features.waterfall.shares import combinations_of, in_words, waterfall, waterfalls_of
 from quantdrift.metrics import parse_metric
 from quantdrift.spec.grammar import parse_scheme
 from quantdrift.study.folder import STUDY, StudyRecord, open_study
+from quantdrift.study.shares import combinations_of, in_words, waterfall, waterfalls_of
 from support.study_samples import study_of
 
 FLIP = parse_metric("flip@1")
