@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.asking.run import describe_run, measure
-from quantdrift.base.display import clean, complain
+from quantdrift.asking.run import describe_run, measure, on_models
+from quantdrift.base.display import clean, complain, note
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
 from quantdrift.builtin.cross_encoder.work import raw_scores
@@ -56,8 +56,8 @@ Results = dict[str, dict[str, float]]
 """Query id to item id to score, as harnesses have them."""
 
 
-def weights_of(model: Any, scheme: Scheme, name: str) -> QuantizedPair:
-    """Return the reference and candidate weights of a harness's model."""
+def weights_of(model: Any, scheme: Scheme, name: str, *, notes: Sequence[str] = ()) -> QuantizedPair:
+    """Return the reference and candidate weights of a harness's model; `notes` are those of loading."""
     modules = modules_of(model)
     if not modules:
         raise UnsupportedError(
@@ -65,7 +65,16 @@ def weights_of(model: Any, scheme: Scheme, name: str) -> QuantizedPair:
             "torch (not bm25, an API or a served model)"
         )
     refuse_quantized(modules, name)
-    return QuantizedPair(modules, scheme, name=name)
+    pair = QuantizedPair(modules, scheme, name=name)
+    pair.notes = tuple(notes)
+    tell_notes(pair)
+    return pair
+
+
+def tell_notes(pair: QuantizedPair) -> None:
+    """Print the notes on a model, which a harness shows nowhere; they stand in run.json too, where one is written."""
+    for text in on_models(pair):
+        note(text)
 
 
 def refuse_without_search(pair: QuantizedPair, why: str, *, named: str) -> None:

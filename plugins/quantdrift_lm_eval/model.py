@@ -24,7 +24,7 @@ from quantdrift.builtin.sentence.work import reading_digest
 from quantdrift.candidate.calibration.sample import calibration_texts
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.candidate.refusals import refuse_batches, refuse_deployment
-from quantdrift.harness import PROBE, Side, calibrate, remembered, runs
+from quantdrift.harness import PROBE, Side, calibrate, remembered, runs, tell_notes
 from quantdrift.models.files.named import ModelSource
 from quantdrift.models.layers import find_linears
 from quantdrift.models.loading import LoadLog, loading, refuse_unfit_tokenizer
@@ -80,6 +80,8 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         self.spec = Spec(model=asked.model, scheme=kept)
         self.pair = QuantizedPair([self.model], kept, name=asked.model)
         self.pair.notes = tuple(loaded.notes)
+        if self.rank == 0:
+            tell_notes(self.pair)
         self.evidence = None if evidence is None else Path(str(evidence)).expanduser()
         self.recorded: Recording | None = None
         self._sizes: dict[Any, int] = {}

@@ -26,8 +26,7 @@ Where = tuple[str, str]
 
 def make_pair(model: Any, spec: Spec, source: ModelSource, *, notes: Sequence[str] = ()) -> "MtebPair":
     """Pair a model that mteb loaded with its candidate; `notes` are those of loading."""
-    weights = weights_of(model, spec.scheme, spec.model)
-    weights.notes = tuple(notes)
+    weights = weights_of(model, spec.scheme, spec.model, notes=notes)
     if isinstance(getattr(model, "model", None), MultiVectorEncoder):
         return PairedSearcher(model, weights, spec=spec, source=source)
     encodes, own = (isinstance(model, kind) for kind in (models.EncoderProtocol, models.SearchProtocol))

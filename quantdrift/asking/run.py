@@ -131,9 +131,8 @@ def describe_run(
     # there is no state where the harness keeps the scores
     told, times = (None, None) if measured.state is None else (measured.state.told, measured.state.times)
     forbids = {**forbidding(measured.evidence), **data.get("forbids", {})}
-    on_models = [note for note in pair.notes if settings.batch_size > 1 or not note.endswith(TEXT_BY_TEXT)]
-    notes = [*on_models, *_on_dtype(pair), *_on_prompts(pair), *data.get("warnings", ()), *measured.notes]
-    notes += _on_what_is_ranked(made)
+    notes = [note for note in on_models(pair) if settings.batch_size > 1 or not note.endswith(TEXT_BY_TEXT)]
+    notes += [*data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
     return {
         "spec": str(spec),
         "model": {
@@ -166,6 +165,11 @@ def describe_run(
         },
         "metrics": {name: estimate.to_json() for name, estimate in all_metrics(measured.evidence).items()},
     }
+
+
+def on_models(pair: Any) -> list[str]:
+    """Return what is to be known of a pair's models: what loading found, their number type, prompts without a role."""
+    return [*pair.notes, *_on_dtype(pair), *_on_prompts(pair)]
 
 
 def _on_prompts(pair: Any) -> Iterator[str]:

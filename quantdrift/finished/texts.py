@@ -78,6 +78,8 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
         return texts if ours else replace(texts, told=f"{texts.told}, matched by their ids")
     place, name = said.get("path"), str(said["name"])
     where = f"--task {name}" if name in task_names() else "--data FOLDER"
+    if said.get("harness") == "lm-eval":  # no other data have its prompts
+        where = "--data FOLDER, into which lm_eval --log_samples wrote"
     absent = Texts(told=f"to see texts: quantdrift show {shlex.quote(str(run.path))} {where}")
     if not ours or not (place or name in task_names()):  # equal names alone do not prove that the data are the same
         return absent

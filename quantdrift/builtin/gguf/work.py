@@ -1,16 +1,18 @@
 """Loads the transformer of a GGUF file with unpacked weights, and reads how they are stored."""
 
 import re
+from collections.abc import Collection
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from gguf import GGUFReader, GGUFValueType  # type: ignore[import-not-found,import-untyped,unused-ignore]  # an optional extra
+from gguf import MODEL_ARCH_NAMES, GGUFReader, GGUFValueType, get_tensor_name_map  # type: ignore[import-not-found,import-untyped,unused-ignore]  # an optional extra
 from torch import nn
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.base.text import some
 from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.candidate.checkpoint import Loaded, dressed
 from quantdrift.models.files.checkpoint import Checkpoint
@@ -20,6 +22,8 @@ from quantdrift.models.vetting import vet_settings
 _BLOCK = re.compile(r"(?:enc\.)?blk\.(\d+)\.")
 _FLOAT_TYPES = frozenset({"F32", "F16", "F64", "BF16"})
 """All other types are blocks of codes and scales."""
+_NAMED = 3
+"""Most tensors that a note names."""
 
 
 def stored_gguf(file: Path, body: nn.Module) -> StoredLayers:
@@ -74,7 +78,31 @@ def load_encoder(checkpoint: Checkpoint, reference: SentenceEncoder | None, devi
     if hasattr(transformers, "GgufConfig"):  # missing in some supported versions
         place["quantization_config"] = transformers.GgufConfig(dequantize=True)
     loader: Any = transformers.AutoModelForCausalLM if with_head else transformers.AutoModel
-    model = loader.from_pretrained(**place, dtype="auto")
+    model, said = loader.from_pretrained(**place, dtype="auto", output_loading_info=True)
     body: nn.Module = model.base_model if with_head else model
-    stored = stored_gguf(checkpoint.folder / str(checkpoint.file), body)
-    return Loaded(model=dressed(checkpoint, reference, body, device), stored=stored)
+    file = checkpoint.folder / str(checkpoint.file)
+    notes, stored = left_out(file, model, said["missing_keys"]), stored_gguf(file, body)
+    return Loaded(model=dressed(checkpoint, reference, body, device), stored=stored, notes=notes)
+
+
+def left_out(file: Path, model: nn.Module, missing: Collection[str]) -> tuple[str, ...]:
+    """Note what a file stores and a model does not have: transformers passes over unknown tensors in silence.
+
+    `missing` are the parameters that are not from the file.
+    """
+    opened = GGUFReader(file)
+    sizes = {tensor.name: int(tensor.n_elements) for tensor in opened.tensors}
+    n_read = sum(weight.numel() for name, weight in model.named_parameters() if name not in missing)
+    if (n_more := sum(sizes.values()) - n_read) <= 0:
+        return ()
+    architecture = bytes(opened.fields["general.architecture"].parts[-1]).decode()
+    numbers = {name: number for number, name in MODEL_ARCH_NAMES.items()}
+    unknown = [*sizes]
+    if architecture in numbers:
+        names = get_tensor_name_map(numbers[architecture], len({m[1] for m in map(_BLOCK.match, sizes) if m}))
+        known = {names.get_name(name, try_suffixes=(".weight", ".bias")) for name in model.state_dict()}
+        unknown = [name for name in sizes if name not in known]
+    return (
+        f"{file.name} stores {n_more:,} weights more ({some(unknown, _NAMED)}) than {type(model).__name__} of "
+        "transformers has: left out, and llama.cpp may use them",
+    )

@@ -112,6 +112,15 @@ def test_a_gguf_file_lends_everything_but_the_transformer(tmp_path: Path) -> Non
     assert "says nothing of tokenizer, pooling" in note
 
 
+def test_tensors_of_a_gguf_file_that_transformers_passes_over_are_told(tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    folder, file = makers.small_qwen3(tmp_path), tmp_path / "biased.gguf"
+    state = SentenceTransformer(str(folder), device="cpu")[0].auto_model.state_dict()
+    makers.write_gguf(file, state, **{"blk.0.attn_q.bias": torch.ones(64), "rope_freqs.weight": torch.ones(8)})
+    note, *_ = run_two(folder, file, tmp_path / "run").record["data"]["warnings"]
+    assert "72 weights more (blk.0.attn_q.bias, rope_freqs.weight)" in note
+
+
 # --- against candidates that are simulated -------------------------------------------------------
 
 SCALES = 16 * 21_120 / 10_764_288

@@ -213,8 +213,8 @@ def small_qwen3(folder: Path) -> Path:
     return folder / "reference"
 
 
-def write_gguf(file: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Write the small Qwen3's weights, and return what the blocks stand for."""
+def write_gguf(file: Path, tensors: Mapping[str, Tensor], **more: Tensor) -> dict[str, Tensor]:
+    """Write the small Qwen3's weights, and more under names of llama.cpp; return what the blocks stand for."""
     import gguf  # noqa: PLC0415 -- an optional extra
 
     writer = gguf.GGUFWriter(file, "qwen3")
@@ -234,6 +234,8 @@ def write_gguf(file: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         else:
             raw, meant[name] = _q8_0(tensor)
             writer.add_tensor(theirs, raw, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    for name, tensor in more.items():
+        writer.add_tensor(name, tensor.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,12 +1,15 @@
 """Unusual tasks and options of lm-eval with a pair: own metrics, drawn answers, calibration, run folders."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from safetensors.torch import load_file, save_file
 
 from integration.quantdrift_lm_eval.lm_eval_samples_maker import evaluate, save_model, text, write_tasks
 from quantdrift.base.errors import DataError
@@ -121,6 +124,16 @@ def test_outside_of_an_evaluation_it_is_the_candidate(models: list[str], capsys:
     assert lm.loglikelihood(asked) == expected
     assert HFLM(models[0], device="cpu").loglikelihood(asked) != expected
     assert "only the candidate is run" in capsys.readouterr().err
+
+
+def test_what_loading_left_out_is_told(models: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shutil.copytree(models[0], tmp_path / "model")
+    weights = {name: tensor.bfloat16() for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file({**weights, "extra.weight": torch.ones(2)}, folder / "model.safetensors", {"format": "pt"})
+    QuantizedPairLM(str(folder), "W4-rtn", device="cpu", dtype="bfloat16")
+    said = capsys.readouterr().err
+    assert "stores extra.weight, which LlamaForCausalLM has no use for" in said
+    assert "full precision is bfloat16 here" in said
 
 
 def test_no_run_folder_takes_the_place_of_another_s(models: list[str], tasks: Path, tmp_path: Path) -> None:

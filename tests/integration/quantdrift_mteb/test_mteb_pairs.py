@@ -12,8 +12,10 @@ from typing import Any
 import mteb
 import numpy as np
 import pytest
+import torch
 from mteb.mocks.mock_tasks import MockSTSTask
 from mteb.models import CrossEncoderWrapper, SearchEncoderWrapper, SentenceTransformerEncoderWrapper
+from safetensors.torch import load_file, save_file
 
 from integration.quantdrift_mteb.mteb_samples import (
     QUIET,
@@ -153,6 +155,13 @@ def test_a_folder_says_what_kind_of_model_it_holds(folder: Path, tmp_path: Path)
         (reranker / "config_sentence_transformers.json").write_text(said)
         with pytest.raises(UnsupportedError, match=why):
             mteb.get_model(f"quantdrift:{reranker}@W4")
+
+
+def test_what_loading_left_out_is_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = shutil.copytree(folder, tmp_path / "copied") / "model.safetensors"
+    save_file({**load_file(file), "extra.weight": torch.ones(2)}, file, {"format": "pt"})
+    mteb.get_model(f"quantdrift:{file.parent}@W4-rtn")
+    assert "stores extra.weight, which BertModel has no use for" in capsys.readouterr().err
 
 
 def test_what_has_no_linear_layer_is_refused(tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ def test_questions_and_choices_are_taken_from_samples_of_lm_eval(tmp_path: Path)
     scores = {"0": {"0": -1.0, "1": -2.0}, "1": {"0": -1.0, "1": -2.0}}
     record = {"spec": "m@W4", "data": {"name": "piqa", "harness": "lm-eval"}}
     run = write_run(tmp_path / "run", evidence=evidence_of_rankings(scores, scores, complete=True), record=record)
+    assert read_texts(run).told.endswith("lm_eval --log_samples wrote")
     samples = [question(number, [-1.0, -2.0]) for number in range(2)]
     folder = write_samples(tmp_path / "log", "piqa", samples)
     for place in (folder, next(folder.glob("samples_*"))):
