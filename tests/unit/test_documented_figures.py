@@ -162,16 +162,15 @@ def problems(text: str, entries: Sequence[Entry], *, whole: bool) -> list[str]:
         printed = text[figure.start : figure.end]
         if figure.value is not None and not agrees(printed, figure.value):
             told.append(f"{line_at(figure.start)}: {printed} is {figure.value} in {figure.place}. Correct the page.")
-    parts = [range(len(text))] if whole else []
-    parts += [table_after(entry["table after"], text)[0] for entry in entries if "table after" in entry]
+    after = [entry["table after"] for entry in entries if "table after" in entry]
+    parts = [range(len(text))] if whole else [table_after(words, text)[0] for words in after]
     covered = {place for one in found for place in range(one.start, one.end)}
     # blocks of text show what commands print, and are read
     read = ASIDE.sub(lambda match: match[0] if match[1] == "text" else " " * len(match[0]), text)
-    figures = [one for one in MEASURED.finditer(read) if any(one.start() in part for part in parts)]
-    bare = [one for one in figures if one.start() not in covered]
+    wanted = {place for part in parts for place in part} - covered
+    bare = [figure for figure in MEASURED.finditer(read) if figure.start() in wanted]
     for line, ones in groupby(bare, lambda one: line_at(one.start())):
-        said = ", ".join(one[0] for one in ones)
-        told.append(f"{line}: {said}: of no table. Add an entry to {LIST.name}, whose head says how.")
+        told += [f"{line}: {', '.join(one[0] for one in ones)}: of no table. {LIST.name} says how to add its entry."]
     return told
 
 
