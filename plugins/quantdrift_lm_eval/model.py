@@ -263,8 +263,8 @@ def read_spec(pretrained: Any, scheme: str | None) -> Spec:
     spec = parse(pretrained) if scheme is None else Spec(model=pretrained, scheme=parse_scheme(str(scheme)))
     if spec.scheme.query_only or chooses(spec.scheme):
         raise UnsupportedError(
-            f"{spec.scheme} needs a search over embeddings, and lm-eval has none. Leave +query out; choose widths with "
-            "quantdrift allocate, and name the file: scheme=allocation.json"
+            f"{spec.scheme} needs a search over embeddings, and lm-eval has none. Leave +query out, and give all "
+            "layers one width, as in scheme=W4-gptq: quantdrift allocate chooses for embedding models alone"
         )
     return spec
 

@@ -258,7 +258,8 @@ def gap_exact_losses(setting: Setting) -> NDArray[np.float64]:
     """The criterion `gap_exact`: median shift of the gap to the runner-up, s_l(b) = median |gap_l - gap|.
 
     loss[l, b] = min over b' <= b of s_l(b'), and 0 at the widest b. So losses never rise: if a finer grid happens to
-    fit worse, the wider format can hold the codes of the coarser one.
+    fit worse, the wider format can hold the codes of the coarser one. The query and both documents are run again; the
+    paper runs the queries again, and `+query` does so here.
     """
     medians = np.median(np.abs(exact_shifts(setting)[:, :, setting.gaps.valid[:, 0], 0]), axis=2)
     return np.pad(np.minimum.accumulate(medians, axis=1), ((0, 0), (0, 1)))

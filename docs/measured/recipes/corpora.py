@@ -1,4 +1,7 @@
-"""Cuts of corpora in BEIR's layout, small enough for many cells on two cores: `python corpora.py FROM TO [FACTOR]`."""
+"""Cuts of corpora in BEIR's layout, small enough for two cores: `python corpora.py FROM TO [FACTOR|small]`.
+
+The small ones are for an encoder of 110 million parameters.
+"""
 
 import json
 import random
@@ -6,6 +9,7 @@ import sys
 from pathlib import Path
 
 CUTS = {"cranfield": (300, 200), "scifact": (150, 200), "flickr8k_captions": (500, 500), "xquad_en": (120, 600)}
+SMALL = {"cranfield": (200, 200), "scifact": (100, 200), "flickr8k_captions": (400, 400), "xquad_en": (100, 500)}
 """Documents that are drawn, and then at most so many of the queries that have a relevant one among them."""
 
 
@@ -34,6 +38,9 @@ def cut(source: Path, target: Path, n_documents: int, n_queries: int) -> None:
 
 
 if __name__ == "__main__":
-    factor = int(sys.argv[3]) if len(sys.argv) > 3 else 1
-    for name, sizes in CUTS.items():
+    cuts, more = CUTS, sys.argv[3:]
+    if more == ["small"]:
+        cuts, more = SMALL, []
+    factor = int(more[0]) if more else 1
+    for name, sizes in cuts.items():
         cut(Path(sys.argv[1]) / name, Path(sys.argv[2]) / name, *(factor * size for size in sizes))

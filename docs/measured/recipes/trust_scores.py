@@ -347,7 +347,7 @@ def guarantees(rows: Iterable[Row]) -> str:
                 for what in ("accepted", "changed_of_those")
             )
             cells.append(f"{accepted} ({wrong})" if promise[1] == "gap" else accepted)
-        lines.append(f"| {data}, {model} {scheme}, {int(n):,} | {changed} % | " + " | ".join(cells) + " |")
+        lines.append(f"| {data}, {model}, {scheme}, {int(n):,} | {changed} % | " + " | ".join(cells) + " |")
     head = "| data | changed in all | S, joint | gap, joint | gap, conditional | oracle, conditional |"
     return "\n".join([head, "|---|---|---|---|---|---|", *lines])
 

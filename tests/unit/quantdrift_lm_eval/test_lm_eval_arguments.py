@@ -8,11 +8,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 pytest.importorskip("lm_eval")
 
-from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
+from quantdrift.base.errors import DataError, QuantDriftError, SpecError, UnsupportedError
+from quantdrift.candidate.calibration.candidate import widths_for
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.spec.grammar import parse_scheme
 from quantdrift_lm_eval.hooks import on_models_imported
 from quantdrift_lm_eval.model import read_spec, refuse_options, without_output_layer
+from support.allocations import allocation, decoder
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,7 @@ def test_a_pair_is_named_by_one_argument_or_by_two(pretrained: str, scheme: str 
         ("org/name", "W4-qptq", "gptq"),
         ("org/name", "W4+query", "Leave +query out"),
         ("org/name", None, "expected the scheme"),
-        ("org/name", "W3.5+gap", "scheme=allocation.json"),
+        ("org/name", "W3.5+gap", "scheme=W4-gptq"),
     ],
 )
 def test_what_is_no_pair_is_refused_with_the_way_out(pretrained: str | None, scheme: str | None, says: str) -> None:
@@ -68,3 +70,11 @@ def test_the_layer_of_the_logits_stays_at_full_precision() -> None:
         assert torch.equal(model.lm_head.weight, before)
         assert "lm_head" in pair.left_out
     assert len(pair.layers) == 7
+
+
+def test_widths_chosen_for_an_embedding_model_fit_no_language_model() -> None:
+    sizes = {"vocab_size": 24, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    pair = QuantizedPair([LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=1))], "W4+head=lm_head")
+    as_embedder = {f"0.{name}": width for name, width in decoder({}).items()}  # as sentence-transformers names layers
+    with pytest.raises(DataError, match="differ in their layers"):
+        widths_for(allocation(as_embedder), pair.layers, pair.scheme, pair.fingerprint)
