@@ -136,7 +136,7 @@ def test_what_an_allocation_is_used_by_is_what_it_was_asked_for(quantdrift: Run,
 
 
 UNSAID: dict[str, Any] = {"revision": None, "trust_remote_code": False, "keep_own_ids": False}
-UNSAID |= {"query_prompt": None, "document_prompt": None}
+UNSAID |= {"columns": None, "query_prompt": None, "document_prompt": None}
 """Options that nobody gave, as the command line has them."""
 
 

@@ -46,6 +46,7 @@ def hidden(there: set[str]) -> set[str]:
     """Modules that extras would bring, of those that are not there."""
     every = {module: name for name, modules in extras.EXTRAS.items() for module in modules}
     every |= {package.module: package.extra for package in ENGINES.packages.values()}
+    every["peft"] = "lm-eval"  # lm-eval[hf] brings it; libraries take it where they find it, and it needs accelerate
     kept = {module for name, modules in extras.EXTRAS.items() if name in there for module in modules}
     return {module for module, name in every.items() if name not in there} - kept
 
