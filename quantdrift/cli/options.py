@@ -121,7 +121,7 @@ DATA = (
 )
 COLUMNS = (
     "ROLE=COLUMN,...: Data: The columns of a table, where their names do not tell: query=question,document=answer; "
-    "also query_id, document_id, title, score; of classes text, label, id."
+    "also query_id, document_id, score; of classes text, label, id."
 )
 ANY_DATA = (
     f"{DATA} Or classification data: SPLIT.jsonl and train.jsonl of {{text, label}}; images in SPLIT/CLASS/ and "

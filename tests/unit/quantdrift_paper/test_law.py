@@ -102,3 +102,15 @@ def test_the_line_through_round_to_nearest_predicts_every_other_quantizer() -> N
         rates = np.array([p.change_rate for p in members])
         missed = rates - (intercept + slope * np.log10([p.separation for p in members]))
         assert group.r_squared.value == pytest.approx(1 - (missed**2).mean() / rates.var())
+
+
+def test_a_line_fitted_on_the_other_models_predicts_a_model_it_never_saw() -> None:
+    points = [
+        replace(point(x, 0.1 - at * np.log10(x), f"{name} {x}"), model=name, data="d")
+        for name, at in (("one", 0.2), ("two", 0.3))
+        for x in (0.01, 0.1, 0.5)
+    ]
+    groups = study_law(points, by="model").held_out["separation"].groups
+    assert [group.name for group in groups] == ["one", "two"]
+    assert groups[0].line is not None
+    assert groups[0].line.slope == pytest.approx(-0.3)  # of the other model
