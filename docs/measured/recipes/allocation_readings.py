@@ -1,12 +1,13 @@
 """Which layers should keep a fourth bit? Readings of how much a layer matters, measured with plain code.
 
-    python allocation_readings.py measure MODEL OUT DATA... [--draws N]    # resumable; a file for every allocation
-    python allocation_readings.py tables OUT CAPTURE.csv TESTS.csv         # capture, and pooled paired tests
+    python allocation_readings.py measure MODEL OUT DATA... [--draws N] [--gptq]  # goes on; a file for each allocation
+    python allocation_readings.py tables OUT CAPTURE.csv TESTS.csv                # capture, and pooled paired tests
 
 DATA is a folder in BEIR's layout, whose queries search its documents, or a file of {"text": ...} lines, which search
 each other. Of its inputs at most 384 may calibrate, of which each draw takes 128, and 900 others are counted. Weights
 of all linear layers but an unused pooler are rounded to nearest in groups of 128, to 3 or 4 bits. Some readings choose
-from 2 to 6 bits, or for each eighth of a layer's rows.
+from 2 to 6 bits, or for each eighth of a layer's rows; these are measured once, at 3.5 bits. --gptq rounds by GPTQ in
+place of to nearest, after the same choice, with the draw's queries and the documents for calibration.
 """
 
 import hashlib
@@ -22,7 +23,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from quantdrift.allocation.solver import solve
+from quantdrift.builtin.gptq.work import Gptq
 from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.candidate.quantized import Moments
 from quantdrift.models.files.packaged import PACKAGED
 from quantdrift.statistics.paired import randomization_test
 from quantdrift.statistics.verdicts import holm
@@ -34,6 +37,13 @@ POOL, CALIBRATION, COUNTED, DOCUMENTS = 384, 128, 900, 300
 LONG = 60
 """Documents that are searched where a document has over 300 characters on average."""
 PAPER, BASE, OURS = "paper: query side, median, by size", "reconstruction, by size twice", "gap: squares, by size"
+FREER = (
+    "gap, 2 to 6 bits",
+    "reconstruction by size once, 2 to 6 bits",
+    "gap, eighths of rows",
+    "gap, eighths of rows, 2 to 6 bits",
+)
+"""Readings that choose from more, measured in the first draw at the first budget alone."""
 Floats = np.ndarray[Any, Any]
 
 
@@ -50,6 +60,7 @@ class Encoder:
             bits: [quantize_rtn(w, bits=bits, group_size=128).dequantize(torch.float32) for w in self.full]
             for bits in WIDTHS
         }
+        self.nearest = self.at
         self.sizes = np.array([weight.numel() for weight in self.full])
 
     def put(self, widths: Any) -> None:
@@ -63,6 +74,35 @@ class Encoder:
             return self.at[bits][number]
         parts = [self.at[wide][number].chunk(BLOCKS)[block] for block, wide in enumerate(bits)]
         return torch.cat(parts)
+
+    def round_by_gptq(self, texts: list[str]) -> None:
+        """Round by GPTQ from here on, with the inputs that each layer has in full precision."""
+        self.put([16] * len(self.layers))
+        moments = [torch.zeros(layer.in_features, layer.in_features) for layer in self.layers]
+        tokens = [0] * len(self.layers)
+
+        def watch(number: int) -> Any:
+            def hook(_: Any, inputs: Any) -> None:
+                flat = inputs[0].detach().flatten(0, -2)
+                moments[number] += flat.T @ flat
+                tokens[number] += len(flat)
+
+            return hook
+
+        hooks = [layer.register_forward_pre_hook(watch(number)) for number, layer in enumerate(self.layers)]
+        for text in texts:  # one at a time: padding would count
+            self.encode([text])
+        for hook in hooks:
+            hook.remove()
+        self.at = {
+            bits: [
+                Gptq(bits=bits, group_size=128)
+                .quantize(weight, Moments(second=second / n, mean_abs=second[0], absmax=0.0, n_tokens=n))
+                .dequantize(torch.float32)
+                for weight, second, n in zip(self.full, moments, tokens, strict=True)
+            ]
+            for bits in WIDTHS[TWO]
+        }
 
     def encode(self, texts: list[str]) -> Floats:
         """Encode texts to unit length, float32 [n, dim]."""
@@ -150,6 +190,11 @@ def first_order(encoder: Encoder, triples: list[tuple[str, str, str]]) -> tuple[
     return found, [(squares[number] / tokens[number]).numpy() for number in range(len(encoder.layers))]
 
 
+def queries_of(corpus: Corpus, draw: int) -> list[str]:
+    """The calibration queries of a draw."""
+    return [corpus.pool[at] for at in np.random.default_rng(100 + draw).permutation(len(corpus.pool))[:CALIBRATION]]
+
+
 Reading = tuple[Floats, str, bool]
 """Losses [n_units, n_widths]; the rule, "greedy" or "knapsack"; and whether the rule divides them by size."""
 
@@ -157,7 +202,7 @@ Reading = tuple[Floats, str, bool]
 def readings(encoder: Encoder, corpus: Corpus, draw: int, folder: Path) -> dict[str, Reading]:
     """Name to the reading; what takes minutes is kept in two files."""
     exact_file, first_file = folder / f"exact-{draw}.npy", folder / f"first-{draw}.npz"
-    queries = [corpus.pool[at] for at in np.random.default_rng(100 + draw).permutation(len(corpus.pool))[:CALIBRATION]]
+    queries = queries_of(corpus, draw)
     if not (exact_file.exists() and first_file.exists()):
         encoder.put([16] * len(encoder.layers))
         documents, vectors = encoder.encode(corpus.documents), encoder.encode(queries)
@@ -222,17 +267,29 @@ def widths_of(encoder: Encoder, reading: Reading, budget: float) -> Floats:
     return found if blocks == 1 else found.reshape(-1, blocks)
 
 
-def measure(name: str, out: Path, data: list[Path], draws: int) -> None:
+def measure(name: str, out: Path, data: list[Path], draws: int, gptq: bool) -> None:
     """Measure what is not there yet, draw by draw."""
     encoder = Encoder(name)
     everywhere = [16] * len(encoder.layers)
     for draw, budget in product(range(draws), BUDGETS):
         for place in data:
-            corpus, folder = Corpus(place), out / name / (place.stem if place.is_dir() else place.parent.name)
+            corpus, kept_in = Corpus(place), place.stem if place.is_dir() else place.parent.name
+            choices, folder = out / name / kept_in, out / (f"{name}+gptq" if gptq else name) / kept_in
+            choices.mkdir(parents=True, exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
+            encoder.at = encoder.nearest
+            if (folder / f"draw-{draw}-{budget}.json").exists():
+                continue
+            chosen = readings(encoder, corpus, draw, choices)
+            if (draw, budget) != (0, BUDGETS[0]) or gptq:
+                chosen = {reading: chosen[reading] for reading in chosen if reading not in FREER}
+            planned = {reading: widths_of(encoder, losses, budget) for reading, losses in chosen.items()}
+            if gptq:
+                encoder.round_by_gptq(queries_of(corpus, draw) + corpus.documents[:LONG])
 
-            def flips(widths: Any, corpus: Corpus = corpus, folder: Path = folder) -> str:
-                key = hashlib.sha256(np.asarray(widths, np.uint8).tobytes()).hexdigest()[:16]
+            def flips(widths: Any, corpus: Corpus = corpus, folder: Path = folder, draw: int = draw) -> str:
+                of_draw = f"{draw}-" if gptq and 16 not in np.ravel(widths) else ""  # calibration differs by draw
+                key = of_draw + hashlib.sha256(np.asarray(widths, np.uint8).tobytes()).hexdigest()[:16]
                 kept = folder / f"{key}.npy"
                 if not kept.exists():
                     encoder.put(widths)
@@ -245,8 +302,7 @@ def measure(name: str, out: Path, data: list[Path], draws: int) -> None:
                 "low": flips([3] * len(everywhere)),
                 "high": flips([4] * len(everywhere)),
             }
-            for name_of_reading, reading in readings(encoder, corpus, draw, folder).items():
-                record[f"{budget}|{name_of_reading}"] = flips(widths_of(encoder, reading, budget))
+            record |= {f"{budget}|{reading}": flips(widths) for reading, widths in planned.items()}
             (folder / f"draw-{draw}-{budget}.json").write_text(json.dumps(record))
             print(f"{name} on {folder.name}, draw {draw}, {budget} bits: done", flush=True)
 
@@ -287,7 +343,7 @@ def tables(out: Path, capture: Path, tests: Path) -> None:
                 ("gap, eighths of rows", OURS),
                 ("gap, eighths of rows, 2 to 6 bits", OURS),
             ):
-                if there:
+                if there and all((budget, reading) in flips for flips in there.values() for reading in (one, other)):
                     apart = np.concatenate([flips[budget, other] - flips[budget, one] for flips in there.values()])
                     compared.append(
                         (model.name, budget, one, other, apart.mean(), randomization_test(apart, 0 * apart))
@@ -322,8 +378,9 @@ def row_of(model: str, budget: float, reading: str, there: dict[str, dict[tuple[
 if __name__ == "__main__":
     words = sys.argv[1:]
     draws = int(words.pop(words.index("--draws") + 1)) if "--draws" in words else 5
-    words = [word for word in words if word != "--draws"]
+    gptq = "--gptq" in words
+    words = [word for word in words if not word.startswith("--")]
     if words[0] == "measure":
-        measure(words[1], Path(words[2]), [Path(word) for word in words[3:]], draws)
+        measure(words[1], Path(words[2]), [Path(word) for word in words[3:]], draws, gptq)
     else:
         tables(Path(words[1]), Path(words[2]), Path(words[3]))
