@@ -16,7 +16,8 @@ from quantdrift.candidate.pair import Pair, QuantizedPair
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Judgements, Noise, Top
-from quantdrift.models.inputs import Inputs, Rows, Settings, Vectors, described
+from quantdrift.models.inputs import Encoder, Inputs, Rows, Settings, Vectors, described
+from quantdrift.models.model import EmbeddingModel, LoadedModel
 from quantdrift.models.server_client import OneInputError
 from quantdrift.models.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of, store_for
 from quantdrift.scoring.ragged import joined
@@ -46,6 +47,10 @@ _COMPARED = 10_000
 _STEPS = 1000
 """Embeddings are duplicates if they agree after rounding to this fraction of the largest number, as batches change last
 digits."""
+_COUNTED = 1000
+"""Most texts of a side whose tokens are counted."""
+_SPECIAL = 8
+"""Special tokens that a tokenizer adds at most."""
 _SHOWN = 60
 _BLOCK = 512
 
@@ -345,6 +350,8 @@ class Flow:
             vectors = self.encoded(side, side.order(), weights, size, tell)
             check_embeddings(vectors, arm=arm, what=side.role, ids=side.ids)
         self.notes.extend(on_equal(arm, what, vectors))
+        if arm == "reference":
+            self.notes.extend(on_length(self.pair.encoder, side))
         return vectors
 
     def encoded(self, side: Inputs, order: Rows, weights: str, batch_size: int, tell: Callable[[int], None]) -> Any:
@@ -394,6 +401,24 @@ def on_equal(arm: str, what: str, vectors: Vectors) -> list[str]:
         f"{arm}: {100 * share:.0f} % of the {what} are duplicates of others; either inputs occur twice, "
         "or the model does not tell them apart (its tokenizer may be another model's)"
     ]
+
+
+def on_length(encoder: Encoder, side: Inputs) -> list[str]:
+    """Return a note if the model does not read all of some texts; of many, only a part is counted."""
+    limit = encoder.limit() if isinstance(encoder, LoadedModel) else None
+    rows = np.unique(np.linspace(0, len(side.ids) - 1, _COUNTED).astype(np.int64)) if len(side.ids) else []
+    texts = [text for text in side.at(rows) if isinstance(text, str)] if limit else []
+    if limit is None or not texts:
+        return []
+    (tokenizer, most), before = limit, encoder.prompt(side.role) if isinstance(encoder, EmbeddingModel) else ""
+    # a token is at least a byte, and special tokens are few
+    near = [before + text for text in texts if len((before + text).encode()) + _SPECIAL > most]
+    tokens = tokenizer(near, truncation=False, padding=False, verbose=False)["input_ids"] if near else []
+    if not (longer := sum(len(of_text) > most for of_text in tokens)):
+        return []
+    plural = "queries" if side.role == "query" else f"{side.role}s"
+    share = f"{longer:,} of {len(texts):,} {plural}" + (" that were counted" if len(texts) < len(side.ids) else "")
+    return [f"{share} are longer than the {most:,} tokens that the model reads; it does not see the rest of them"]
 
 
 def same_share(vectors: Vectors) -> float:

@@ -51,6 +51,10 @@ class LoadedModel:
         """Bits per weight; None, as they are unknown for a model that the user has in memory."""
         return None
 
+    def limit(self) -> tuple[Any, int] | None:
+        """Return the tokenizer and the most tokens of a text that it reads; None if unknown."""
+        return None
+
     def beside_weights(self) -> dict[str, str]:
         """Return by name all that decides its outputs beside the weights."""
         raise NotImplementedError

@@ -2,6 +2,7 @@
 
     python allocation_readings.py measure MODEL OUT DATA... [--draws N] [--gptq]  # goes on; a file for each allocation
     python allocation_readings.py tables OUT CAPTURE.csv TESTS.csv                # capture, and pooled paired tests
+    python allocation_readings.py figure CAPTURE.csv FILE.svg                     # capture against budget (matplotlib)
 
 DATA is a folder in BEIR's layout, whose queries search its documents, or a file of {"text": ...} lines, which search
 each other. Of its inputs at most 384 may calibrate, of which each draw takes 128, and 900 others are counted. Weights
@@ -10,6 +11,7 @@ from 2 to 6 bits, or for each eighth of a layer's rows; these are measured once,
 place of to nearest, after the same choice, with the draw's queries and the documents for calibration.
 """
 
+import csv
 import hashlib
 import json
 import sys
@@ -375,6 +377,44 @@ def row_of(model: str, budget: float, reading: str, there: dict[str, dict[tuple[
     return f'{model},{budget},"{reading}",{figures},{len(there)},{n},{all_low:.4f},{all_high:.4f}'
 
 
+SHOWN = {
+    OURS: "#0b6e4f",
+    PAPER: "#1f4e9e",
+    "query side, median, not by size": "#7a9bd1",
+    BASE: "#b3541e",
+    "activation error, by size": "#8a6d1b",
+    "random": "#7f7f7f",
+}
+"""The readings of the figure, and their colours."""
+
+
+def figure(capture: Path, file: Path) -> None:
+    """Draw capture against budget, a panel for each model."""
+    import matplotlib as mpl  # noqa: PLC0415 -- the other steps do without
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    mpl.rcParams["svg.hashsalt"], mpl.rcParams["font.size"] = "0", 9
+    with capture.open(encoding="utf-8", newline="") as opened:
+        lines = list(csv.DictReader(opened))
+    models = list(dict.fromkeys(line["model"] for line in lines))
+    _, panels = pyplot.subplots(1, len(models), figsize=(3.2 * len(models) + 0.6, 3.4), sharey=True, squeeze=False)
+    for panel, model in zip(panels[0], models, strict=True):
+        for number, (reading, colour) in enumerate(SHOWN.items()):
+            of = [line for line in lines if (line["model"], line["reading"]) == (model, reading)]
+            at = [float(line["budget"]) + 0.012 * (number - 2.5) for line in of]
+            value, low, high = ([float(line[name]) for line in of] for name in ("capture", "low", "high"))
+            bars = [np.subtract(value, low), np.subtract(high, value)]
+            panel.errorbar(at, value, bars, color=colour, label=reading, marker="o", markersize=3, capsize=2, lw=1)
+        answers = max(int(line["inputs"]) for line in lines if line["model"] == model)
+        panel.set_title(f"{model}, {answers:,} answers", fontsize=9)
+        panel.set_xticks(sorted(BUDGETS))
+        panel.set_xlabel("bits per weight")
+    panels[0][0].set_ylabel("share of the way from W3 to W4")
+    panels[0][-1].legend(fontsize=7, frameon=False, loc="lower right")
+    pyplot.tight_layout()
+    pyplot.savefig(file, metadata={"Date": None})
+
+
 if __name__ == "__main__":
     words = sys.argv[1:]
     draws = int(words.pop(words.index("--draws") + 1)) if "--draws" in words else 5
@@ -382,5 +422,7 @@ if __name__ == "__main__":
     words = [word for word in words if not word.startswith("--")]
     if words[0] == "measure":
         measure(words[1], Path(words[2]), [Path(word) for word in words[3:]], draws, gptq)
+    elif words[0] == "figure":
+        figure(Path(words[1]), Path(words[2]))
     else:
         tables(Path(words[1]), Path(words[2]), Path(words[3]))

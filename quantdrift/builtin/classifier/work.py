@@ -38,6 +38,7 @@ class Classifier(LoadedModel):
         classes: names by position of the logit.
         prepare: tokenizer or preprocessing: from inputs to keyword arguments of the module.
         description: all that decides logits beside weights: tokenizer, length limit, preprocessing.
+        reads: tokenizer and length limit of texts, None without a limit.
         one_by_one: whether inputs cannot share a forward pass (texts without a padding token).
         before: path and layer of the head whose input is the output, in place of logits.
         notes: notes for the run, one sentence each.
@@ -51,11 +52,16 @@ class Classifier(LoadedModel):
     classes: tuple[str, ...]
     prepare: Callable[[list[Any]], Mapping[str, Tensor]]
     description: str
+    reads: tuple[Any, int] | None = None
     one_by_one: bool = False
     before: tuple[str, nn.Linear] | None = None
     notes: tuple[str, ...] = ()
     layers: Sequence[str] | None = None
     similarity: None = None
+
+    def limit(self) -> tuple[Any, int] | None:
+        """Return the tokenizer and the most tokens of a text that it reads."""
+        return self.reads
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
         """Return the logits by the present weights, float32 [n, n_classes], or the head's inputs [n, dim]."""
@@ -138,7 +144,7 @@ def load_classifier(
         reader: Any = reader_of.from_pretrained(source.location, **options)
     module = module.eval().to(device)
     names = config.id2label or {}
-    one_by_one = False
+    one_by_one, reads = False, None
     if takes == "image":
         settings = json.dumps(reader.to_dict(), sort_keys=True, default=str)
         description = "\n".join([type(reader).__name__, settings, reading_digest([], [module])])
@@ -150,6 +156,7 @@ def load_classifier(
         refuse_unfit_tokenizer(module, source.name, reader)
         remarks.notes += on_rules(reader, source.name, revision)
         limit, paddable = _length_limit(module, reader), _agree_on_padding(module, reader)
+        reads = None if limit is None else (reader, limit)
         how: dict[str, Any] = {"padding": paddable, "truncation": limit is not None, "max_length": limit}
         description = f"at most {limit} tokens\n{reading_digest([SimpleNamespace(tokenizer=reader)], [module])}"
         one_by_one = not paddable
@@ -164,6 +171,7 @@ def load_classifier(
         classes=tuple(str(names.get(number, number)) for number in range(int(config.num_labels))),
         prepare=prepare,
         description=description,
+        reads=reads,
         one_by_one=one_by_one,
         notes=tuple(remarks.notes),
     )

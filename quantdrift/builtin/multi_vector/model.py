@@ -57,6 +57,9 @@ class MultiVectorModel(RowEncoder):
         """Return MaxSim, or its mean over a query's token vectors."""
         return MaxSim(mean=self.model.similarity_fn_name == "meanmaxsim")
 
+    def limit(self) -> None:
+        """Return None: queries and documents have limits of their own, and queries are filled up."""
+
     def reading(self, search: Search) -> RowSearch:
         """Return the search by rows, with a note if documents are read like queries."""
         read, documents = RowEncoder.reading(self, search), search.sides[-1].items

@@ -89,6 +89,13 @@ class SentenceEncoder(EmbeddingModel):
         name = role if role in self.model.prompts else self.model.default_prompt_name
         return str(self.model.prompts.get(name, ""))
 
+    def limit(self) -> tuple[Any, int] | None:
+        """Return the tokenizer and the most tokens of a text that it reads; None for images, or if unknown."""
+        with suppress(AttributeError, RuntimeError, NotImplementedError):  # a model without a tokenizer
+            if self.model.max_seq_length and hasattr(tokenizer := self.model.tokenizer, "get_vocab"):
+                return tokenizer, int(self.model.max_seq_length)
+        return None
+
     def beside_weights(self) -> dict[str, str]:
         """Return what decides an embedding beside the weights, by name."""
         query, document = (self.settings(role).split("\n", 2) for role in ("query", "document"))
