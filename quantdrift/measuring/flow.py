@@ -406,10 +406,10 @@ def on_equal(arm: str, what: str, vectors: Vectors) -> list[str]:
 def on_length(encoder: Encoder, side: Inputs) -> list[str]:
     """Return a note if the model does not read all of some texts; of many, only a part is counted."""
     limit = encoder.limit() if isinstance(encoder, LoadedModel) else None
-    rows = np.unique(np.linspace(0, len(side.ids) - 1, _COUNTED).astype(np.int64)) if len(side.ids) else []
-    texts = [text for text in side.at(rows) if isinstance(text, str)] if limit else []
-    if limit is None or not texts:
+    if limit is None or not len(side.ids):
         return []
+    rows = np.unique(np.linspace(0, len(side.ids) - 1, _COUNTED).astype(np.int64))
+    texts = [text for text in side.at(rows) if isinstance(text, str)]
     (tokenizer, most), before = limit, encoder.prompt(side.role) if isinstance(encoder, EmbeddingModel) else ""
     # a token is at least a byte, and special tokens are few
     near = [before + text for text in texts if len((before + text).encode()) + _SPECIAL > most]
