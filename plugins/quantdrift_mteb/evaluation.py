@@ -1,7 +1,6 @@
 """Evaluates both arms of a pair on a task, and writes the drift into mteb's own result."""
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +12,7 @@ from mteb.timing import TimingStack
 
 from quantdrift.base.display import clean, complain, say
 from quantdrift.evidence.record import Evidence
-from quantdrift.harness import DEPTH, Outcome, carefully, refuse_without_search, remembered, summary
+from quantdrift.harness import DEPTH, Outcome, carefully, refuse_without_search, remembered, screen_of, summary
 from quantdrift.measuring.flow import with_qrels
 from quantdrift.metrics.keys import drift_keys, harness_metrics
 from quantdrift.models.inputs import Settings
@@ -66,6 +65,8 @@ def _evaluate(
         scores: Mapping[str, dict[str, Any]] = original(pair, split, **kwargs)
     encoding = kwargs["encode_kwargs"]
     settings = Settings(k=DEPTH, batch_size=int(encoding.get("batch_size", 32)), noise_floor=False)
+    runs: list[Run] = []
+    shown = encoding.get("show_progress_bar", True)
     for subset, subset_scores in scores.items():
         where = (split, subset)
         main = finite(reference[subset].get("main_score"))
@@ -92,14 +93,14 @@ def _evaluate(
                     run = _written(pair, task, where, outcome, place=place, started=started)
                 keys |= compared.keys
         if run is not None:
+            runs.append(run)
             keys["drift_evidence"] = f"drift/{name}/{run.path.name}"
         subset_scores.update(keys)
-        if encoding.get("show_progress_bar", True):
+        if run is None and shown:
             what = clean(f"{pair.spec} on {name} {split}/{subset}")
             say(f"drift of {what}: {_summary(subset_scores)}", error=True)
-            if run is not None:
-                say(f"Verdict: {run.verdict.told}\nrun folder: {run.path}", error=True)
-                say(f"which inputs changed: quantdrift show {shlex.quote(str(run.path))}", error=True)
+    if runs and shown:
+        say(screen_of(runs), error=True)
     return scores
 
 

@@ -138,7 +138,7 @@ def _grids(diff: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> Ite
         listed = changed[:n_changed]
         title = f"{len(listed):,} of {len(changed):,} changed inputs, the worst first"
         if listed:
-            columns = changed_columns(Texts(told=""), exact=part.evidence.exact)
+            columns = changed_columns(Texts(told=""), exact=part.evidence.exact, classes=not part.lists)
             yield table(columns, listed, title=f"{part.name}: {title}" if len(diff.parts) > 1 else title)
 
 

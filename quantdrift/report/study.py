@@ -131,7 +131,7 @@ def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts)
     ]
     more = f"{len(changed) - WORST:,} more changed. " if len(changed) > WORST else ""
     worst = table(
-        changed_columns(texts, exact=evidence.exact),
+        changed_columns(texts, exact=evidence.exact, classes=classifies(run.record)),
         changed[:WORST],
         title="Changed inputs, the worst first",
         lines=[f"{more}All, with both rankings: quantdrift report {shlex.quote(str(run.path))}"],

@@ -12,7 +12,7 @@ from quantdrift.base.errors import UnknownNameError
 from quantdrift.metrics import BUILT_IN, FAMILIES, MetricError, default_metrics, headline_metrics, measure, parse_metric
 from quantdrift.metrics.base import Slice
 from quantdrift.metrics.keys import VARIABLE, drift_keys, harness_metrics, key_of
-from quantdrift.runs.words import headlines
+from quantdrift.show.run import figure_grid
 from quantdrift.show.tables import metric_grid
 from quantdrift.statistics.estimates import Estimate
 from support.packages import install
@@ -188,8 +188,8 @@ def test_one_is_used_as_those_that_are_built_in_are_and_is_loaded_when_it_is_nee
     assert (half(TWO).value, half(TWO).n, key_of(half)) == (0.5, 2, "drift_half_at_2")
     assert half.family.summary == "half of it"
     stored = {str(metric): {"value": 0.5, "n": 2} for metric in (flip, half, parse_metric("ndcg@10"))}
-    shown = headlines({"data": {"kind": "classification"}, "metrics": stored})
-    assert [*shown] == ["flip@1", "half@2"]
+    shown = figure_grid({"data": {"kind": "classification"}, "metrics": stored})
+    assert [row[::2] for row in shown.rows] == [["half@2", "2 inputs"]]
     assert (parse_metric("half@2:gap=1..")(TWO).n, next(iter(measure(TWO)))) == (2, str(flip))
 
 
