@@ -232,7 +232,8 @@ def _mean(change: Estimate, stands: Standing, tolerances: Tolerances, *, classes
     rule = {"no": "is ruled out", "yes": "is shown", "open": "is not ruled out"}[stands.answers["mean"]]
     name = "nDCG@10" if not classes else "accuracy" if hides else "Accuracy"
     fall = f"a fall by {factor * tolerances.mean:g}{unit} {rule}"
-    said = f"{name} {moved} ({value:{form}}{unit}, {low:{form}} to {high:{form}}; {fall})."
+    between = f", {low:{form}} to {high:{form}}" if low < high else " on every input"
+    said = f"{name} {moved} ({value:{form}}{unit}{between}; {fall})."
     return f"The mean hides it: {said}" if hides else said
 
 

@@ -107,7 +107,7 @@ def _rows(record: words.Record, named: Mapping[str, tuple[str, str]]) -> Iterato
 def _sizes(record: words.Record) -> Iterator[list[str]]:
     bits = record.get("bits_per_weight") or {}
     if bits.get("n_quantized"):
-        whole = f"the linear layers, scales included ({bits['all_parameters']:.2f} of all parameters)"
+        whole = f"the linear layers, scales included ({bits['all_parameters']:.2f} over all parameters)"
         yield ["bits per weight", f"{bits['linear_with_scales']:.4g}", whole]
     if (size := words.stored_bytes(record)) is not None:
         dim = (record.get("deployment") or {}).get("dim")

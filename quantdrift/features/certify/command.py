@@ -114,8 +114,8 @@ def command(
             Grid(
                 title=f"{listed[-1]['spec']} on {listed[-1]['data']}",
                 head=[
-                    *("level", "guarantee", "statistic", "accepted", "changed, of those"),
-                    *("accepted and changed", "accepted where"),
+                    *("level", "guarantee", "statistic", "answers accepted", "changed, of those"),
+                    *("accepted and changed, of all", "accepted where"),
                 ],
                 rows=[_row(entry) for entry in sorted(certified.certificates, key=lambda entry: -entry.alpha)],
                 words={"guarantee", "statistic", "accepted where"},
