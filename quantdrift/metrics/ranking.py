@@ -31,7 +31,7 @@ typical = partial(gap_and_perturbation, kind="median", undefined_when=_ONE_ITEM,
 
 @top_of_list("flip", direction="lower", undefined_when=_NO_ITEM, cutoffs=(1,), other_cutoffs=False, headline=True)
 def _flip(evidence: Evidence, *_: Any) -> Floats:
-    """Share of inputs whose top-1 item differs between reference and candidate."""
+    """Share of inputs whose first answer differs between reference and candidate."""
     return np.where(evidence.n_items > 0, perturbation.flips(evidence), np.nan)
 
 
