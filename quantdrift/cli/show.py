@@ -9,7 +9,7 @@ from quantdrift.finished.formats.trec import write_trec
 from quantdrift.finished.texts import read_texts
 from quantdrift.runs.changes import KINDS, changed_inputs
 from quantdrift.runs.folder import read_run
-from quantdrift.runs.identity import classifies
+from quantdrift.runs.identity import answers
 from quantdrift.show.changes import changed_columns, changes_grid, counts_of
 from quantdrift.show.output import Output
 from quantdrift.show.run import verdict_lines
@@ -68,7 +68,7 @@ def command(
     wanted = [change for change in changed if kind in {change.kind, "all"}]
     listed = wanted if everything or (out is not None and n is None) else wanted[: _FIRST if n is None else n]
     texts = read_texts(source, data=data, task=task)
-    columns = changed_columns(texts, exact=evidence.exact, classes=classifies(record))
+    columns = changed_columns(texts, exact=evidence.exact, classes=answers(record) != "top-1")
     if out is not None:
         write_table(columns, listed, out)
     grid = changes_grid(record, evidence, changed, listed, texts, k=k)

@@ -18,12 +18,13 @@ from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.runs import words
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
-from quantdrift.runs.identity import classifies, signature
+from quantdrift.runs.identity import answers, classifies, signature
 from quantdrift.runs.verdict import Verdict, verdict
 from quantdrift.show.changes import changed_columns
 from quantdrift.show.run import figure_grid
 from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, table
 
+_RIGHT = {"top-1": "relevant", "class": "the right class", "answer": "right"}
 WORST = 10
 """Changed inputs of the table for Markdown."""
 
@@ -42,10 +43,10 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
         DataError: `data` or `task` is not the data of the run.
     """
     record, evidence = run.record, run.evidence()
-    judged, classes = verdict(record), classifies(record)
+    judged, answer = verdict(record), answers(record)
     changed = changed_inputs(evidence, k)
     texts = read_texts(run, data=data, task=task) if changed else Texts(told="")
-    what = f"set of first {k} answers" if k > 1 else "class" if classes else "top-1"
+    what = f"set of first {k} answers" if k > 1 else answer
     reference, _, candidate = str(record["spec"]).partition(" vs ")
     arms = (reference, candidate) if candidate else ("full precision", reference.rpartition("@")[2])
     title = counted(len(changed), "changed input")
@@ -53,9 +54,7 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
         name="changed",
         title=title,
         about=[f"Inputs with another {what}. Harmful changes come first, and among them the largest gap."],
-        changed=changes_of(
-            changed, arms=arms, right="the right class" if classes else "relevant", texts=texts, evidence=evidence
-        ),
+        changed=changes_of(changed, arms=arms, right=_RIGHT[answer], texts=texts, evidence=evidence),
     )
     return Page(
         kind="run",
@@ -70,7 +69,7 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
         steps=list(_steps(run, judged)),
         sections=[*([listed] if changed else []), _closeness(evidence), *_tables(record), _facts(run)],
         worst=table(
-            changed_columns(texts, exact=evidence.exact, classes=classes),
+            changed_columns(texts, exact=evidence.exact, classes=answer != "top-1"),
             changed[:WORST],
             title=f"{min(WORST, len(changed))} of {title}, the worst first",
         )

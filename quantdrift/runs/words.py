@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.text import counted, percent, some
 from quantdrift.kinds.stage import STAGES
-from quantdrift.runs.identity import classifies
+from quantdrift.runs.identity import answers, classifies
 from quantdrift.scheme import FULL_BITS
 from quantdrift.spec.grammar import DTYPES
 
@@ -66,8 +66,10 @@ def data_line(record: Record) -> str:
         top = record["settings"]["shortlist"]["top"]
         return f"{data['n_queries']:,} queries, reranking {top:,} documents of {shortlist['path']}{origin}"
     if not classifies(record):
-        documents = data.get("n_documents")
-        return f"{data.get('n_queries') or 0:,} queries" + (f", {documents:,} documents" if documents else "")
+        n, documents = data.get("n_queries") or 0, data.get("n_documents")
+        if answers(record) == "answer":
+            return f"{n:,} inputs"
+        return f"{n:,} queries" + (f", {documents:,} documents" if documents else "")
     reading = "the model's own logits"
     if record["settings"]["reading"] == "linear probe":
         reading = f"linear probe fitted on {data['n_train']:,} training {data['inputs']}"

@@ -10,7 +10,7 @@ from quantdrift.base.text import counted
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts
 from quantdrift.runs.changes import KINDS, Changed
-from quantdrift.runs.identity import classifies
+from quantdrift.runs.identity import answers
 from quantdrift.show.tables import Column, Grid, Kind, table
 
 _TEXT = 240
@@ -91,7 +91,7 @@ def changes_grid(
         parts = ", ".join(f"{count:,} {name}" for name, count in counts_of(changed).items())
     worst = f"The worst {len(listed):,} of " if 0 < len(listed) < len(changed) else ""
     grid = table(
-        changed_columns(texts, exact=evidence.exact, classes=classifies(record)),
+        changed_columns(texts, exact=evidence.exact, classes=answers(record) != "top-1"),
         listed,
         title=f"{worst}{what}{f' ({parts})' if parts else ''}",
         lines=[f"{texts.told[0].upper()}{texts.told[1:]}"] if listed and not texts.inputs else [],

@@ -12,7 +12,7 @@ from quantdrift.metrics.numbers import cell, has_value
 from quantdrift.runs import words
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
-from quantdrift.runs.identity import classifies, signature
+from quantdrift.runs.identity import answers, signature
 from quantdrift.runs.verdict import verdict
 from quantdrift.show.changes import changes_grid
 from quantdrift.show.output import Output
@@ -85,7 +85,7 @@ def near(path: Path) -> Path:
 
 def figure_grid(record: words.Record) -> Grid:
     """The figures beside a verdict, each with what it is of; and the headline metrics of other packages."""
-    little = _LITTLE_OF[classifies(record)]
+    little = _LITTLE_OF[answers(record) != "top-1"]
     named = {name: of for name, of in _FIGURE_OF.items() if name.removeprefix("reference.") not in little}
     foreign = [str(metric) for metric in headline_metrics() if metric.family.name not in BUILT_IN]
     others = {name: (name, "inputs") for name in foreign}
