@@ -144,7 +144,7 @@ def _tables(record: Mapping[str, Any]) -> Iterator[Section]:
     """All metrics with their meanings."""
     if whole := words.estimates_of(record):
         grid = metric_grid(whole)
-        yield Section(name="metrics", title="All metrics", grids=[grid.on_terminal or grid], folded=True)
+        yield Section(name="all-metrics", title="All metrics", grids=[grid.on_terminal or grid], folded=True)
 
 
 def _facts(run: Run) -> Section:
