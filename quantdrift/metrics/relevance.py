@@ -80,7 +80,7 @@ of_labels = partial(define, section="relevance", needs_labels=True)
 gain = partial(of_labels, kind="mean", direction="higher", undefined_when=_NO_RELEVANT, arms=True)
 
 
-@gain("ndcg", cutoffs=(10,), headline=True)
+@gain("ndcg", cutoffs=(10,))
 def _ndcg(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     """Mean normalized discounted cumulative gain (linear gains, as trec_eval).
 
@@ -136,9 +136,7 @@ def _missing(evidence: Evidence, cutoff: int, arm: Any, other: Any) -> Floats:
 of_gold = partial(of_labels, cutoffs=(1, 5, 10))
 
 
-@of_gold(
-    "gold_lost", direction="lower", undefined_when="no input has a right answer in the reference top-k", headline=True
-)
+@of_gold("gold_lost", direction="lower", undefined_when="no input has a right answer in the reference top-k")
 def _gold_lost(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     """Of the inputs with a right answer in the reference top-k, the share where one of them left the top-k."""
     return _missing(evidence, cutoff, "reference", "candidate")
@@ -176,7 +174,6 @@ of_labels(
     "share of the inputs with a judgement whose right first answer is replaced by one that is not",
     direction="lower",
     undefined_when=_NO_JUDGEMENT,
-    headline=True,
 )(_top_became(True, False, of_flips=False))
 of_labels(
     "benefit",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quantdrift.base.text import counted
 from quantdrift.finished.texts import read_texts
-from quantdrift.metrics import BUILT_IN, headline_metrics, parse_metric
+from quantdrift.metrics import BUILT_IN, default_metrics, parse_metric
 from quantdrift.metrics.numbers import cell, has_value
 from quantdrift.runs import words
 from quantdrift.runs.changes import changed_inputs
@@ -84,10 +84,10 @@ def near(path: Path) -> Path:
 
 
 def figure_grid(record: words.Record) -> Grid:
-    """The figures beside a verdict, each with what it is of; and the headline metrics of other packages."""
+    """The figures beside a verdict, each with what it is of; and the metrics of other packages."""
     little = _LITTLE_OF[answers(record) != "top-1"]
     named = {name: of for name, of in _FIGURE_OF.items() if name.removeprefix("reference.") not in little}
-    foreign = [str(metric) for metric in headline_metrics() if metric.family.name not in BUILT_IN]
+    foreign = [str(metric) for metric in default_metrics() if metric.family.name not in BUILT_IN]
     others = {name: (name, "inputs") for name in foreign}
     sizes = list(_sizes(record))
     rows = [*list(_rows(record, named))[: _FIGURES - len(sizes)], *sizes, *_rows(record, others)]
