@@ -51,9 +51,9 @@ from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore, default_store, key_of
 from quantdrift.runs import folder
 from quantdrift.runs.folder import check_place, write_run
-from quantdrift.runs.words import estimates_of, findings, headlines
+from quantdrift.runs.words import estimates_of
 from quantdrift.scheme import Scheme
-from quantdrift.show.tables import metric_grid
+from quantdrift.show.run import as_text, run_output
 from quantdrift.spec.grammar import Spec, Versus, dtype_named, is_like_scheme, parse_pair, parse_scheme
 
 if TYPE_CHECKING:
@@ -71,9 +71,8 @@ class Run(folder.Run):
         return estimates_of(self.record)
 
     def summary(self) -> str:
-        """Return the verdict and the findings, one sentence a line, as at the end of `quantdrift run`."""
-        outcome, head = self.verdict, f"{self.record['spec']} on {self.record['data']['name']}"
-        return "\n".join([head, outcome.told, *findings(self.record), *filter(None, [outcome.command])])
+        """Return the verdict, the worst changes with their texts, and five figures, as `quantdrift run` shows them."""
+        return as_text(run_output(self))
 
     def report(self, path: str | Path, *, data: str | Path | None = None) -> Path:
         """Write the run as one self-contained HTML page, and return its path.
@@ -95,11 +94,8 @@ class Run(folder.Run):
         return place
 
     def _repr_html_(self) -> str:
-        """The summary and the first metrics, as notebooks show them."""
-        head, *lines = map(escape, self.summary().splitlines())
-        grid = metric_grid(headlines(self.record))
-        rows = [f"<tr><td>{'</td><td>'.join(map(escape, row))}</td></tr>" for row in [grid.head, *grid.rows]]
-        return f"<b>{head}</b><br>{'<br>'.join(lines)}<table>{''.join(rows)}</table>"
+        """The summary, as notebooks show it."""
+        return f"<pre>{escape(self.summary())}</pre>"
 
 
 def read_run(path: str | Path) -> Run:

@@ -7,6 +7,7 @@ into the harness's results and a run folder.
 
 import copy
 import random
+import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -42,10 +43,12 @@ from quantdrift.models.files.checkpoint import refuse_quantized
 from quantdrift.models.inputs import Inputs, Rows, Settings, Vectors
 from quantdrift.models.layers import modules_of
 from quantdrift.models.store import default_store
+from quantdrift.runs.folder import Run
 from quantdrift.scheme import Scheme
 from quantdrift.scoring.deployed import as_ranked
 from quantdrift.scoring.similarity import Similarity, prepare, scores_from_products
 from quantdrift.scoring.streamed import score_ragged
+from quantdrift.show.run import as_text, near, run_output
 
 DEPTH = 200
 """Ranks kept in the evidence; harnesses themselves rank more."""
@@ -422,6 +425,20 @@ def summary(flip: float | None, floor: float | None, n: int) -> str:
     share = "an undefined share" if flip is None else f"{100 * flip:.1f} %"
     noise = "" if floor is None else f" (noise floor {100 * floor:.1f} %)"
     return f"another top-1 for {share} of {n:,} inputs{noise}"
+
+
+def screen_of(runs: Sequence[Run]) -> str:
+    """What a harness's command ends with: the screen of its run; of several, a verdict and a command each."""
+    if len(runs) == 1:
+        return as_text(run_output(runs[0]))
+    lines = []
+    for run in runs:
+        data = run.record["data"]
+        on = " ".join(filter(None, (data["name"], data.get("split"), data.get("subset"))))
+        lines.append(
+            f"{run.verdict.word}: {run.record['spec']} on {on}; quantdrift show {shlex.quote(str(near(run.path)))}"
+        )
+    return "\n".join(lines)
 
 
 # --- the similarity of a score function -------------------------------------------------------------

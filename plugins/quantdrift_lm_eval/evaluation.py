@@ -23,13 +23,13 @@ from lm_eval.evaluator_utils import _compute_task_aggregations
 from lm_eval.utils import sanitize_list
 
 import quantdrift
-from quantdrift.base.display import clean, complain
+from quantdrift.base.display import clean, complain, say
 from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.finished import lm_eval_evidence as compared
 from quantdrift.finished.lm_eval_evidence import HIGHER_IS_BETTER, PairedFilter
-from quantdrift.harness import Outcome, carefully
+from quantdrift.harness import Outcome, carefully, screen_of
 from quantdrift.models.inputs import Settings
-from quantdrift.runs.folder import now, read_run, write_run
+from quantdrift.runs.folder import Run, now, read_run, write_run
 from quantdrift.statistics.estimates import finite
 
 KEY = "quantdrift"
@@ -299,6 +299,7 @@ def write_runs(
     """Write a run folder for every task and filter with evidence; it may replace an earlier run of the same pair."""
     written: dict[str, dict[str, str]] = {}
     taken: set[Path] = set()
+    runs: list[Run] = []
     size = pair.batch_size
     model = {"canonical": pair.spec.model, "kind": pair.backend, "revision": getattr(pair, "revision", None)}
     for name, samples in joined.items():
@@ -330,12 +331,14 @@ def write_runs(
             }
             try:
                 record = outcome.record(pair.spec, pair.pair, data=data, model=model, started=started)
-                write_run(place, evidence=evidence, record=record)
+                runs.append(write_run(place, evidence=evidence, record=record))
             except RunError as error:  # the evaluation itself went well
                 complain(clean(f"the evidence is not kept: {error}"))
                 continue
             taken.add(place)
             written.setdefault(name, {})[filter_name] = str(place)
+    if runs:
+        say(screen_of(runs), error=True)
     return written
 
 

@@ -1,7 +1,6 @@
 """Evaluates both arms of a pair on a task, and writes the drift into mteb's own result."""
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +12,7 @@ from mteb.timing import TimingStack
 
 from quantdrift.base.display import clean, complain, say
 from quantdrift.evidence.record import Evidence
-from quantdrift.harness import DEPTH, Outcome, carefully, refuse_without_search, remembered, summary
+from quantdrift.harness import DEPTH, Outcome, carefully, refuse_without_search, remembered, screen_of
 from quantdrift.measuring.flow import with_qrels
 from quantdrift.metrics.keys import drift_keys, harness_metrics
 from quantdrift.models.inputs import Settings
@@ -66,6 +65,8 @@ def _evaluate(
         scores: Mapping[str, dict[str, Any]] = original(pair, split, **kwargs)
     encoding = kwargs["encode_kwargs"]
     settings = Settings(k=DEPTH, batch_size=int(encoding.get("batch_size", 32)), noise_floor=False)
+    runs: list[Run] = []
+    shown = encoding.get("show_progress_bar", True)
     for subset, subset_scores in scores.items():
         where = (split, subset)
         main = finite(reference[subset].get("main_score"))
@@ -92,14 +93,14 @@ def _evaluate(
                     run = _written(pair, task, where, outcome, place=place, started=started)
                 keys |= compared.keys
         if run is not None:
+            runs.append(run)
             keys["drift_evidence"] = f"drift/{name}/{run.path.name}"
         subset_scores.update(keys)
-        if encoding.get("show_progress_bar", True):
-            what = clean(f"{pair.spec} on {name} {split}/{subset}")
-            say(f"drift of {what}: {_summary(subset_scores)}", error=True)
-            if run is not None:
-                say(f"Verdict: {run.verdict.told}\nrun folder: {run.path}", error=True)
-                say(f"which inputs changed: quantdrift show {shlex.quote(str(run.path))}", error=True)
+        if run is None and shown:
+            what, score = clean(f"{pair.spec} on {name} {split}/{subset}"), subset_scores.get("main_score")
+            say(f"{what}: main score {score}, at full precision {main}", error=True)
+    if runs and shown:
+        say(screen_of(runs), error=True)
     return scores
 
 
@@ -134,14 +135,6 @@ def mteb_keys(evidence: Evidence, *, searched: bool = True) -> dict[str, Any]:
         or (str(metric) == "accuracy" and not searched)
     ]
     return {"drift_n_inputs": evidence.n_inputs} | drift_keys(evidence, chosen, warn=complain)
-
-
-def _summary(scores: Mapping[str, Any]) -> str:
-    """Return a line for the terminal; the rest is in the result."""
-    if (flip := scores.get("drift_flip_at_1")) is None:
-        low, full = scores.get("main_score"), scores["drift_reference_main_score"]
-        return f"main score {low}, at full precision {full}"
-    return summary(flip, scores["drift_noise_floor"], scores["drift_n_inputs"])
 
 
 def _qrels(task: Any, split: str, subset: str) -> Mapping[str, Mapping[str, int]]:

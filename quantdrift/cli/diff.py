@@ -15,7 +15,7 @@ from quantdrift.finished import diff as compared
 from quantdrift.finished.contents import ARMS, Arm
 from quantdrift.finished.formats import read_finished
 from quantdrift.finished.texts import Texts
-from quantdrift.metrics import Metric, headline_metrics, parse_metric
+from quantdrift.metrics import Metric, parse_metric
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.verdict import JUDGED_BY, judged
 from quantdrift.show.changes import changed_columns
@@ -26,6 +26,8 @@ from quantdrift.statistics.estimates import Estimate, as_json
 _OF_ANSWERS = ["flip@1", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy", "gold_lost@1"]
 _OF_ANSWERS += ["harm", "benefit"]
 """Default metrics for choices, labels and texts, where only the first answer counts."""
+_OF_RANKED = ["flip@1", "separation", "at_risk", "accepted@0.10", "ndcg@10", "reference.ndcg@10", "change.ndcg@10"]
+_OF_RANKED += ["gold_lost@1", "gold_lost@5", "gold_lost@10", "harm", "benefit", "rbo@10"]
 _OF_PARTS = ("flip@1", "separation", "harm", "benefit", "change.ndcg@10", "gold_lost@1")
 _OF_ANSWER_PARTS = ("flip@1", "separation", "harm", "benefit", "change.accuracy")
 
@@ -110,11 +112,8 @@ def _chosen(diff: compared.Diff) -> list[Metric]:
     scored = any(evidence.deltas != "none" for evidence in compared_parts)
     if len(diff.parts) > 1:
         metrics = [parse_metric(name) for name in (_OF_PARTS if ranked else _OF_ANSWER_PARTS)]
-    elif ranked:  # two finished runs have no noise floor
-        metrics = [metric for metric in headline_metrics() if str(metric) != "noise_floor"]
-        metrics.insert([str(metric) for metric in metrics].index("harm") + 1, parse_metric("benefit"))
     else:
-        metrics = [parse_metric(name) for name in _OF_ANSWERS]
+        metrics = [parse_metric(name) for name in (_OF_RANKED if ranked else _OF_ANSWERS)]
     return [
         metric
         for metric in metrics
@@ -138,7 +137,7 @@ def _grids(diff: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> Ite
         listed = changed[:n_changed]
         title = f"{len(listed):,} of {len(changed):,} changed inputs, the worst first"
         if listed:
-            columns = changed_columns(Texts(told=""), exact=part.evidence.exact)
+            columns = changed_columns(Texts(told=""), exact=part.evidence.exact, classes=not part.lists)
             yield table(columns, listed, title=f"{part.name}: {title}" if len(diff.parts) > 1 else title)
 
 

@@ -31,13 +31,16 @@ from quantdrift.cli.options import (
 from quantdrift.data.retrieval import read_qrels
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.formats import read_finished
+from quantdrift.finished.texts import read_texts
 from quantdrift.gate import output
 from quantdrift.gate import rules as gate_rules
 from quantdrift.gate.baseline import NAME, Baseline, Snapshot
 from quantdrift.gate.judge import gate, refuse_sequential, settled, snapshot_for
 from quantdrift.gate.result import ALPHA, GateResult
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
-from quantdrift.runs.folder import find_runs
+from quantdrift.runs.changes import changed_inputs
+from quantdrift.runs.folder import find_runs, read_run
+from quantdrift.show.changes import changes_grid
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import parse_pair
 
@@ -246,6 +249,10 @@ def _shown(result: GateResult) -> Output:
     left_out = {"p no worse"} if result.sequential is None else {"p no worse", "p worse (Holm)"}
     columns = [column for column in output.RULES if column.title not in left_out]
     inputs = [output.worst_table(result)] if result.worst else []
+    if result.worst and result.path is not None:
+        run = read_run(result.path)
+        evidence = run.evidence(drawn=True)
+        inputs = [changes_grid(run.record, evidence, changed_inputs(evidence), result.worst, read_texts(run))]
     return Output(
         data=result.to_json(),
         title=output.subject(result),

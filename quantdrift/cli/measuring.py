@@ -1,9 +1,8 @@
-"""Measure one pair for a command: the run, its folder, and the output."""
+"""Measure one pair for a command: the run and its folder."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +11,6 @@ from quantdrift.base.display import note
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.paths import RUNS
 from quantdrift.cli.options import MeasuringAny, tolerances_given
-from quantdrift.runs.identity import signature
-from quantdrift.runs.verdict import tolerances_of, verdict
-from quantdrift.runs.words import candidate_lines, data_line, findings, headlines, weights_line
-from quantdrift.show.output import Output
-from quantdrift.show.tables import metric_grid
 from quantdrift.spec.grammar import Spec, Versus
 
 if TYPE_CHECKING:
@@ -109,26 +103,3 @@ def output_folder(*words: str) -> Path:
 def slug(text: str) -> str:
     """A file name for a text, valid on every file system; ./model gives model."""
     return re.sub(r"[^A-Za-z0-9.@+=_-]+", "_", text).strip("._") or "run"
-
-
-def shown_run(run: Run) -> Output:
-    """Show the metrics and the verdict of a run, how its candidate was made, and its folder."""
-    record, place = run.record, shlex.quote(str(run.path))
-    outcome, allowed = verdict(record), tolerances_of(record)
-    notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
-    return Output(
-        data={**record, "path": str(run.path), "verdict": {**asdict(outcome), "sentence": outcome.sentence}},
-        title=f"{record['spec']} on {record['data']['name']}",
-        about=[data_line(record), weights_line(record), *candidate_lines(record), *notes],
-        grids=[metric_grid(headlines(record))],
-        lines=[f"Verdict: {outcome.told}", *findings(record)],
-        next=[
-            *([f"\nwhat to do: {outcome.command}"] if outcome.command else []),
-            f"\nsignature: {signature(record)}",
-            f"tolerated: {100 * allowed.changed:.3g} % of the answers, {allowed.mean:.3g} of the mean",
-            f"run folder: {run.path}",
-            f"which inputs changed, with their texts: quantdrift show {place}",
-            f"all metrics: quantdrift metrics {place}",
-            f"as a page for a browser: quantdrift report {place}",
-        ],
-    )

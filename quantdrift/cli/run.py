@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
-from quantdrift.cli.measuring import default_place, ensured, measured, shown_run
-from quantdrift.cli.options import LIMIT, SPEC, MeasuringAny, Streaming, argument, option, prints
+from quantdrift.cli.measuring import default_place, ensured, measured
+from quantdrift.cli.options import LIMIT, SPEC, MeasuringAny, Streaming, argument, flag, option, prints
 from quantdrift.show.output import Output
+from quantdrift.show.run import run_output
 from quantdrift.spec.grammar import Spec, Versus, parse_pair
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class RunOptions(Streaming, MeasuringAny):
         max=1 << 22,
     )
     limit: int | None = option(LIMIT, min=1)
+    everything: bool = flag("--all: Also show how the candidate was made, and every metric.")
 
     @property
     def streamed(self) -> DataKind | None:
@@ -105,8 +107,9 @@ def command(options: RunOptions) -> Output:
     if (kind := options.streamed) is not None:
         if options.limit is not None:
             raise UnsupportedError("--limit is for a corpus in memory; one in shards is searched as a whole")
-        return shown_run(_streamed(pair, kind, options))
-    return shown_run(measured(pair, options, servers=options.servers(pair), limit=options.limit))
+        return run_output(_streamed(pair, kind, options), everything=options.everything)
+    run = measured(pair, options, servers=options.servers(pair), limit=options.limit)
+    return run_output(run, everything=options.everything)
 
 
 def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:

@@ -9,8 +9,10 @@ from quantdrift.finished.formats.trec import write_trec
 from quantdrift.finished.texts import read_texts
 from quantdrift.runs.changes import KINDS, changed_inputs
 from quantdrift.runs.folder import read_run
+from quantdrift.runs.identity import answers
 from quantdrift.show.changes import changed_columns, changes_grid, counts_of
 from quantdrift.show.output import Output
+from quantdrift.show.run import verdict_lines
 from quantdrift.show.tables import records, write_table
 
 _FIRST = 10
@@ -66,7 +68,7 @@ def command(
     wanted = [change for change in changed if kind in {change.kind, "all"}]
     listed = wanted if everything or (out is not None and n is None) else wanted[: _FIRST if n is None else n]
     texts = read_texts(source, data=data, task=task)
-    columns = changed_columns(texts, exact=evidence.exact)
+    columns = changed_columns(texts, exact=evidence.exact, classes=answers(record) != "top-1")
     if out is not None:
         write_table(columns, listed, out)
     grid = changes_grid(record, evidence, changed, listed, texts, k=k)
@@ -74,6 +76,8 @@ def command(
     changes = {"n_changed": len(changed), "kinds": counts_of(changed), "changed": records(columns, listed)}
     return Output(
         data={**about, **changes, "texts": texts.told},
+        title=f"{record['spec']} on {record['data']['name']}",
+        about=[] if out else verdict_lines(source),
         grids=[] if out else [grid],
-        next=[f"written: {out}"] if out else [],
+        next=[f"written: {out}"] if out else ["--all shows all"] if len(listed) < len(wanted) else [],
     )

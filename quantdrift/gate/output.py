@@ -1,6 +1,6 @@
 """Show the result of a gate: as sentences, tables, Markdown, JUnit XML and JSON, and to the CI."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,10 @@ def sentences(result: GateResult) -> list[str]:
     lines = [f"{changed:,} of {n} {'has' if changed == 1 else 'have'} another top-1 than the reference{new}."]
     if moved is not None:
         lines.append(f"On {counted(moved, 'input')} the candidate gives another answer than in the baseline.")
+    seen = {worst.input_id for worst in result.worst}
     for judgement in result.rules:
-        lines += _of_rule(judgement, result.alpha)
+        lines += _of_rule(judgement, result.alpha, seen)
+        seen |= {*judgement.inputs}
     lines += [f"Differs: {difference}." for difference in result.differs]
     kinds = [
         "limit" if judgement.outcome == "fail" and not judgement.rule.compares else judgement.outcome
@@ -86,7 +88,8 @@ def sentences(result: GateResult) -> list[str]:
     return [shorten(clean(line), _SENTENCE) for line in lines]
 
 
-def _of_rule(judgement: Judgement, alpha: float) -> list[str]:
+def _of_rule(judgement: Judgement, alpha: float, seen: Collection[str] = ()) -> list[str]:
+    """Sentences on a rule; inputs in `seen` are named elsewhere."""
     name, outcome, how_much, lines = rule_name(judgement), judgement.outcome, "", []
     if outcome == "fail" and judgement.worse is not None:
         how_much = f" ({counted(judgement.worse, 'input')} worse than in the baseline, {judgement.better:,} better)"
@@ -95,10 +98,8 @@ def _of_rule(judgement: Judgement, alpha: float) -> list[str]:
     harmed = judgement.p_worse_holm is not None and judgement.p_worse_holm < alpha
     if outcome != "pass" or harmed or (judgement.p_no_worse is not None and not judgement.rule.compares):
         lines.append(f"{name}: {outcome}, {judgement.reason}{how_much}.")
-    if outcome == "fail" and judgement.inputs:
-        more = (judgement.worse or 0) - len(judgement.inputs)
-        names = ", ".join(map(shown, judgement.inputs))
-        lines.append(f"{name}, worse on: {names}" + (f" and {more:,} more." if more > 0 else "."))
+    if outcome == "fail" and (names := [shown(name) for name in judgement.inputs if name not in seen]):
+        lines.append(f"{name}, {'also ' if seen else ''}worse on: {some(names, len(names))}.")
     if judgement.set_aside:
         aside = counted(judgement.set_aside, "input")
         lines.append(f"{name}: {aside} left out of the tests, as noise alone changes the top-1 there.")

@@ -14,11 +14,8 @@ from quantdrift.gate.baseline import DIGITS, Snapshot, answer_of
 from quantdrift.metrics import Metric, MetricError
 from quantdrift.metrics.forbids import DRAWN
 from quantdrift.runs.folder import Run
-from quantdrift.runs.identity import Identity, classifies
+from quantdrift.runs.identity import Identity, answers
 from quantdrift.runs.verdict import forbidden, verdict
-
-_RANKED = frozenset({None, "reranking", "self-retrieval"})
-"""Readings that rank documents; in the others an input has one right answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,7 +110,7 @@ def target_of_run(run: Run, *, sequential: bool = False) -> Target:
     return Target(
         identity=identity,
         parts=(Part(name="", evidence=evidence),),
-        classes=asked or classifies(record) or identity.settings.get("reading") not in _RANKED,
+        classes=asked or answers(record) != "top-1",
         notes=tuple(notes),
         path=str(run.path.absolute()),
         forbidden=tuple(forbidden({**record, "data": {**data, "forbids": forbids}})),

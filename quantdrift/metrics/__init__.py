@@ -31,7 +31,6 @@ __all__ = [
     "MetricError",
     "Slice",
     "default_metrics",
-    "headline_metrics",
     "measure",
     "members",
     "metric",
@@ -46,15 +45,6 @@ for _family in sorted(BUILT_IN.values(), key=lambda family: SECTIONS.index(famil
 def default_metrics() -> list[Metric]:
     """The metrics that a run reports by default, in order."""
     return [member for family in FAMILIES.values() for member in members(family)]
-
-
-def headline_metrics() -> list[Metric]:
-    """The most important of the default metrics, in order."""
-    return [
-        metric
-        for metric in default_metrics()
-        if metric.family.headline and (metric.family.cutoff_is != "level" or metric.cutoff == metric.family.cutoffs[0])
-    ]
 
 
 def measure(evidence: Evidence, metrics: Iterable[Metric | str] | None = None) -> dict[str, Estimate]:

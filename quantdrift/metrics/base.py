@@ -83,7 +83,6 @@ class Family:
         ranks_beyond: number of ranks that it needs below the cut-off.
         ranks: number of ranks that it needs at any cut-off.
         arms: whether it is about one arm (the prefixes `reference.`, `change.` and `relative.` select others).
-        headline: whether it is one of the most important metrics; for a metric with levels, at its first level.
         of_reference: whether it is about the reference alone, so that two candidates share it.
         censored: for values of +inf that only mean "more than was stored" in truncated evidence: returns the value from
             which on this happens. Pooled runs are distinguished only up to the smallest.
@@ -110,7 +109,6 @@ class Family:
     ranks_beyond: int = 0
     ranks: int = 0
     arms: bool = False
-    headline: bool = False
     of_reference: bool = False
     censored: Callable[[Evidence], int] | None = None
     when_cut: WhenCut = "the same"

@@ -47,6 +47,10 @@ def _constant(arm: str, top: Top) -> str:
     return f"the {arm} answers all {len(items):,} inputs alike" if same and len(items) >= _ALIKE else ""
 
 
+def _first(k: int) -> str:
+    return f"the first {k} answers" if k > 1 else "the first answers"
+
+
 def _near_chance(evidence: Evidence) -> str:
     """A sentence if the reference finds no more than random picks; else, or if that cannot be told, empty.
 
@@ -67,6 +71,6 @@ def _near_chance(evidence: Evidence) -> str:
     if found > expected + _Z * spread:
         return ""
     return (
-        f"the reference finds {found:,} relevant items among the first {int(k.max())} of {rows.sum():,} inputs, and "
-        f"random picks would find {expected:.3g}: the loss of right answers cannot be determined"
+        f"over {rows.sum():,} inputs, {_first(int(k.max()))} of the reference hold {found:,} right ones, and random "
+        f"picks would hold {expected:.3g}: the loss of right answers cannot be determined"
     )

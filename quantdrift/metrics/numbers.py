@@ -24,6 +24,8 @@ def show_interval(metric: Metric, estimate: Estimate) -> str:
     """The 95 % interval for readers; empty if there is none, or if the value is a bound."""
     if (estimate.low is None and estimate.high is None) or estimate.bound is not None:
         return ""
+    if estimate.low == estimate.high and "bootstrap" in metric.uncertainty:  # one value of all inputs shows no range
+        return ""
     # a missing end is the end of the metric's range
     ends = [limit if end is None else end for end, limit in ((estimate.low, metric.low), (estimate.high, metric.high))]
     shown = ["∞" if isinf(end) else _form(metric)(end) for end in ends]

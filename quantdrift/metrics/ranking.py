@@ -29,13 +29,13 @@ gap_and_perturbation = partial(
 typical = partial(gap_and_perturbation, kind="median", undefined_when=_ONE_ITEM, ranks=2)
 
 
-@top_of_list("flip", direction="lower", undefined_when=_NO_ITEM, cutoffs=(1,), other_cutoffs=False, headline=True)
+@top_of_list("flip", direction="lower", undefined_when=_NO_ITEM, cutoffs=(1,), other_cutoffs=False)
 def _flip(evidence: Evidence, *_: Any) -> Floats:
-    """Share of inputs whose top-1 item differs between reference and candidate."""
+    """Share of inputs whose first answer differs between reference and candidate."""
     return np.where(evidence.n_items > 0, perturbation.flips(evidence), np.nan)
 
 
-@top_of_list("noise_floor", direction="lower", undefined_when=_NO_NOISE, headline=True, of_reference=True)
+@top_of_list("noise_floor", direction="lower", undefined_when=_NO_NOISE, of_reference=True)
 def _noise_floor(evidence: Evidence, *_: Any) -> Floats:
     """Flip rate of the reference against itself under another batch size and order."""
     flips = np.nan if evidence.noise is None else evidence.noise.flips
@@ -143,7 +143,7 @@ def _new_top_rank(evidence: Evidence, *_: Any) -> Floats:
     cutoff_is="percentile",
     when_cut="at most",
 )
-@typical("separation", direction="higher", unit="ratio", headline=True, when_cut="at most")
+@typical("separation", direction="higher", unit="ratio", when_cut="at most")
 def _separation(evidence: Evidence, *_: Any) -> Floats:
     """Median separation ratio, gap / (2 epsilon); at 1 or more the top-1 cannot change."""
     return perturbation.separation_ratio(evidence)
@@ -164,7 +164,7 @@ def _cut_separation(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
     return perturbation.cut_separation(evidence, cutoff)
 
 
-@typical("at_risk", kind="rate", direction="lower", headline=True, when_cut="at least")
+@typical("at_risk", kind="rate", direction="lower", when_cut="at least")
 def _at_risk(evidence: Evidence, *_: Any) -> Floats:
     """Share of inputs with a contender: separation ratio below 1."""
     return perturbation.at_risk(evidence)
@@ -221,7 +221,7 @@ PERSISTENCE = 0.9
 """p of rank-biased overlap: the probability that a reader goes on to the next rank."""
 
 
-@whole_ranking("rbo", direction="higher", undefined_when="no input has an item", headline=True)
+@whole_ranking("rbo", direction="higher", undefined_when="no input has an item")
 def _rbo(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
     """Mean rank-biased overlap of the two top-k, extrapolated, p = 0.9: 1 if the same, 0 if they share nothing.
 

@@ -80,7 +80,7 @@ of_labels = partial(define, section="relevance", needs_labels=True)
 gain = partial(of_labels, kind="mean", direction="higher", undefined_when=_NO_RELEVANT, arms=True)
 
 
-@gain("ndcg", cutoffs=(10,), headline=True)
+@gain("ndcg", cutoffs=(10,))
 def _ndcg(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     """Mean normalized discounted cumulative gain (linear gains, as trec_eval).
 
@@ -136,17 +136,15 @@ def _missing(evidence: Evidence, cutoff: int, arm: Any, other: Any) -> Floats:
 of_gold = partial(of_labels, cutoffs=(1, 5, 10))
 
 
-@of_gold(
-    "gold_lost", direction="lower", undefined_when="no input has a relevant item in the reference top-k", headline=True
-)
+@of_gold("gold_lost", direction="lower", undefined_when="no input has a right answer in the reference top-k")
 def _gold_lost(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
-    """Of the inputs with a relevant item in the reference top-k, the share where one of them left the top-k."""
+    """Of the inputs with a right answer in the reference top-k, the share where one of them left the top-k."""
     return _missing(evidence, cutoff, "reference", "candidate")
 
 
-@of_gold("gold_gained", direction="higher", undefined_when="no input has a relevant item in the candidate top-k")
+@of_gold("gold_gained", direction="higher", undefined_when="no input has a right answer in the candidate top-k")
 def _gold_gained(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
-    """Of the inputs with a relevant item in the candidate top-k, the share where one of them was not in it before."""
+    """Of the inputs with a right answer in the candidate top-k, the share where one of them was not in it before."""
     return _missing(evidence, cutoff, "candidate", "reference")
 
 
@@ -163,9 +161,9 @@ def _top_became(before: bool, after: bool, *, of_flips: bool) -> PerInput:
 
 
 for _name, _before, _after, _better, _what in (
-    ("flip_to_irrelevant", True, False, "lower", "that replace a relevant top-1 by one that is not"),
-    ("flip_among_relevant", True, True, "none", "from one relevant top-1 to another"),
-    ("flip_to_relevant", False, True, "higher", "that bring a relevant top-1 where there was none"),
+    ("flip_to_irrelevant", True, False, "lower", "that replace a right first answer by one that is not"),
+    ("flip_among_relevant", True, True, "none", "from one right first answer to another"),
+    ("flip_to_relevant", False, True, "higher", "that bring a right first answer where there was none"),
     ("flip_among_unjudged", False, False, "none", "between two items of which neither is judged relevant"),
 ):
     _of_flips = _top_became(_before, _after, of_flips=True)
@@ -173,14 +171,13 @@ for _name, _before, _after, _better, _what in (
     of_labels(_name, f"of the flips, the share {_what}", direction=_better, undefined_when=_why)(_of_flips)
 of_labels(
     "harm",
-    "share of the inputs with a judgement whose relevant top-1 is replaced by one that is not",
+    "share of the inputs with a judgement whose right first answer is replaced by one that is not",
     direction="lower",
     undefined_when=_NO_JUDGEMENT,
-    headline=True,
 )(_top_became(True, False, of_flips=False))
 of_labels(
     "benefit",
-    "share of the inputs with a judgement that get a relevant top-1 where there was none",
+    "share of the inputs with a judgement that get a right first answer where there was none",
     direction="higher",
     undefined_when=_NO_JUDGEMENT,
 )(_top_became(False, True, of_flips=False))

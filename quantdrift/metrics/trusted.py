@@ -59,7 +59,7 @@ accepted_alone = partial(
 )
 
 
-@accepted_alone("accepted", direction="higher", headline=True)
+@accepted_alone("accepted", direction="higher")
 def _accepted(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
     """Share of the answers accepted so that at most this share of them changed, with confidence 0.9."""
     observed, calibrating = _observed(evidence, "gap"), _calibrating(evidence)

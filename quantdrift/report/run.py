@@ -11,31 +11,20 @@ from quantdrift.compare.buckets import breakdown, range_words
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.metrics import MetricError, parse_metric
-from quantdrift.metrics.numbers import has_value, show, show_interval
+from quantdrift.metrics.numbers import has_value
 from quantdrift.report.changes import changes_of
 from quantdrift.report.figures import separation_histogram
 from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.runs import words
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
-from quantdrift.runs.identity import classifies, signature
+from quantdrift.runs.identity import answers, classifies, signature
 from quantdrift.runs.verdict import Verdict, verdict
 from quantdrift.show.changes import changed_columns
+from quantdrift.show.run import figure_grid
 from quantdrift.show.tables import Column, Grid, metric_columns, metric_grid, table
 
-_CALLED = {
-    "flip@1": "top-1 changes",
-    "noise_floor": "noise floor",
-    "change.accuracy": "accuracy moves by",
-    "change.ndcg@10": "nDCG@10 moves by",
-    "gold_lost@1": "right answers lost",
-    "at_risk": "at risk",
-}
-"""Metrics of the first screen, with names for people who do not know the metrics."""
-_NOTES = {
-    "noise_floor": "what full precision changes when it is run twice",
-    "at_risk": "the gap is smaller than this quantization can move scores",
-}
+_RIGHT = {"top-1": "relevant", "class": "the right class", "answer": "right"}
 WORST = 10
 """Changed inputs of the table for Markdown."""
 
@@ -54,10 +43,10 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
         DataError: `data` or `task` is not the data of the run.
     """
     record, evidence = run.record, run.evidence()
-    judged, classes = verdict(record), classifies(record)
+    judged, answer = verdict(record), answers(record)
     changed = changed_inputs(evidence, k)
     texts = read_texts(run, data=data, task=task) if changed else Texts(told="")
-    what = f"set of first {k} answers" if k > 1 else "class" if classes else "top-1"
+    what = f"set of first {k} answers" if k > 1 else answer
     reference, _, candidate = str(record["spec"]).partition(" vs ")
     arms = (reference, candidate) if candidate else ("full precision", reference.rpartition("@")[2])
     title = counted(len(changed), "changed input")
@@ -65,9 +54,7 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
         name="changed",
         title=title,
         about=[f"Inputs with another {what}. Harmful changes come first, and among them the largest gap."],
-        changed=changes_of(
-            changed, arms=arms, right="the right class" if classes else "relevant", texts=texts, evidence=evidence
-        ),
+        changed=changes_of(changed, arms=arms, right=_RIGHT[answer], texts=texts, evidence=evidence),
     )
     return Page(
         kind="run",
@@ -77,12 +64,12 @@ def page_of(run: Run, *, data: Path | None = None, task: str | None = None, k: i
         tone=judged.tone,
         verdict=judged.sentences[0],
         words=[*judged.sentences[1:], *_lines(words.findings, record)],
-        warnings=record["data"].get("warnings") or (),
+        warnings=[*(record["data"].get("warnings") or ()), *_lines(words.left_alone, record)],
         numbers=list(_numbers(record)),
         steps=list(_steps(run, judged)),
         sections=[*([listed] if changed else []), _closeness(evidence), *_tables(record), _facts(run)],
         worst=table(
-            changed_columns(texts, exact=evidence.exact),
+            changed_columns(texts, exact=evidence.exact, classes=answer != "top-1"),
             changed[:WORST],
             title=f"{min(WORST, len(changed))} of {title}, the worst first",
         )
@@ -100,16 +87,9 @@ def _lines(lines_of: Callable[[Mapping[str, Any]], Iterable[str]], record: Mappi
 
 
 def _numbers(record: Mapping[str, Any]) -> Iterator[Number]:
-    estimates = words.headlines(record)
-    for name, label in _CALLED.items():
-        if name in estimates and has_value(estimates[name]):
-            metric = parse_metric(name)
-            value, interval = show(metric, estimates[name]), show_interval(metric, estimates[name])
-            note = _NOTES.get(name, "95 %: " + interval.replace(" %", "") if interval else "")
-            yield Number(label=label, value=value, note=note)
-    bits = (record.get("bits_per_weight") or {}).get("linear_with_scales")
-    if bits is not None:
-        yield Number(label="bits per weight", value=f"{bits:.2f}", note="of linear layers, with scales")
+    for label, text, what in figure_grid(record).rows:
+        value, _, interval = text.partition(" (")
+        yield Number(label=label, value=value, note=f"{f'95 %: {interval[:-1]}, ' if interval else ''}of {what}")
 
 
 def _steps(run: Run, judged: Verdict) -> Iterator[Step]:
@@ -161,12 +141,10 @@ def _closeness(evidence: Evidence) -> Section:
 
 
 def _tables(record: Mapping[str, Any]) -> Iterator[Section]:
-    """The headline metrics with their meanings, and all metrics."""
-    if first := words.headlines(record):
-        grid = metric_grid(first)
-        yield Section(name="metrics", title="Metrics", grids=[grid.on_terminal or grid])
-    if len(whole := words.estimates_of(record)) > len(first):
-        yield Section(name="all-metrics", title="All metrics", grids=[metric_grid(whole)], folded=True)
+    """All metrics with their meanings."""
+    if whole := words.estimates_of(record):
+        grid = metric_grid(whole)
+        yield Section(name="all-metrics", title="All metrics", grids=[grid.on_terminal or grid], folded=True)
 
 
 def _facts(run: Run) -> Section:

@@ -16,7 +16,7 @@ from quantdrift.report.page import Number, Page, Section, Step
 from quantdrift.report.study_figures import by_width, change_rates, heat_map, pareto, value_of
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run
-from quantdrift.runs.identity import classifies
+from quantdrift.runs.identity import answers
 from quantdrift.runs.verdict import Tone, Verdict, verdict
 from quantdrift.show.changes import changed_columns
 from quantdrift.show.tables import Column, Grid, metric_columns, table
@@ -68,7 +68,7 @@ def page_of(folder: StudyFolder) -> Page:
             results.append(Result(cell=cell, state=folder.state(cell), run=None, metrics={}))
             continue
         evidence = run.evidence()
-        other = "change.ndcg@10" if classifies(run.record) else "change.accuracy"
+        other = "change.accuracy" if answers(run.record) == "top-1" else "change.ndcg@10"
         metrics = metrics_of(evidence, [parse_metric(name) for name in _CELL_METRICS if name != other])
         results.append(Result(cell=cell, state="done", run=run, metrics=metrics))
         seen.append(_seen(results[-1], run, evidence, links[cell.name], _texts(run, texts)))
@@ -131,7 +131,7 @@ def _seen(result: Result, run: Run, evidence: Evidence, link: str, texts: Texts)
     ]
     more = f"{len(changed) - WORST:,} more changed. " if len(changed) > WORST else ""
     worst = table(
-        changed_columns(texts, exact=evidence.exact),
+        changed_columns(texts, exact=evidence.exact, classes=answers(run.record) != "top-1"),
         changed[:WORST],
         title="Changed inputs, the worst first",
         lines=[f"{more}All, with both rankings: quantdrift report {shlex.quote(str(run.path))}"],
@@ -258,7 +258,7 @@ def _table(results: Sequence[Result], links: Mapping[str, str]) -> Section:
         *metric_columns(map(parse_metric, names), lambda result: {**others, **result.metrics}),
     ]
     grid = table(columns, done, links=[links[result.cell.name] for result in done])
-    about = ["With 95 % intervals, as in quantdrift study results. Click on a column head to sort."]
+    about = ["With 95 % intervals, as in quantdrift study results. Click on a heading to sort."]
     return Section(name="results", title="Results", about=about, grids=[grid])
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from quantdrift.base.errors import QuantDriftError, RunError, SpecError
 from quantdrift.base.records import texts_digest
@@ -291,6 +291,17 @@ def signature(record: Mapping[str, Any]) -> str:
 def classifies(record: Mapping[str, Any]) -> bool:
     """Whether a run.json is of inputs that were put into classes, not of searches."""
     return bool((record.get("data") or {}).get("kind") == "classification")
+
+
+_RANKED = frozenset({None, "reranking", "self-retrieval"})
+"""Readings that rank documents; in the others an input has one right answer."""
+
+
+def answers(record: Mapping[str, Any]) -> Literal["top-1", "class", "answer"]:
+    """What an input of a run.json gets: the top-1 of a ranking, or a class or an answer, which is right or wrong."""
+    if classifies(record):
+        return "class"
+    return "top-1" if (record.get("settings") or {}).get("reading") in _RANKED else "answer"
 
 
 def is_part(record: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted, percent
 from quantdrift.kinds.stage import STAGES, Advice
-from quantdrift.runs.identity import classifies
+from quantdrift.runs.identity import answers, classifies
 from quantdrift.runs.words import Record, estimates_of
 from quantdrift.scheme import Scheme
 from quantdrift.spec.grammar import Spec, parse_pair, stages_of
@@ -143,12 +143,13 @@ def verdict(record: Record, tolerances: Tolerances | None = None) -> Verdict:
         tolerances: what is let pass; what the run was asked with if not given.
     """
     given = tolerances_of(record) if tolerances is None else tolerances
-    classes = classifies(record)
+    answer = answers(record)
     if why := forbidden(record, given):
         return Verdict(word="no verdict", sentences=tuple(why), tone=TONES["no verdict"])
     no_labels = str(((record.get("data") or {}).get("forbids") or {}).get(_CHANCE) or "")
-    answer = "class" if classes else "top-1"
-    outcome = judged(estimates_of(record), classes=classes, answer=answer, tolerances=given, no_labels=no_labels)
+    outcome = judged(
+        estimates_of(record), classes=answer != "top-1", answer=answer, tolerances=given, no_labels=no_labels
+    )
     return advised(outcome, record)
 
 
@@ -232,7 +233,8 @@ def _mean(change: Estimate, stands: Standing, tolerances: Tolerances, *, classes
     rule = {"no": "is ruled out", "yes": "is shown", "open": "is not ruled out"}[stands.answers["mean"]]
     name = "nDCG@10" if not classes else "accuracy" if hides else "Accuracy"
     fall = f"a fall by {factor * tolerances.mean:g}{unit} {rule}"
-    said = f"{name} {moved} ({value:{form}}{unit}, {low:{form}} to {high:{form}}; {fall})."
+    between = f", {low:{form}} to {high:{form}}" if low < high else " on every input"
+    said = f"{name} {moved} ({value:{form}}{unit}{between}; {fall})."
     return f"The mean hides it: {said}" if hides else said
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.text import counted, percent, some
 from quantdrift.kinds.stage import STAGES
-from quantdrift.runs.identity import classifies
+from quantdrift.runs.identity import answers, classifies
 from quantdrift.scheme import FULL_BITS
 from quantdrift.spec.grammar import DTYPES
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 """The content of run.json."""
-_OF_CLASSES = {"flip@1", "noise_floor", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy"}
-_OF_CLASSES |= {"gold_lost@1", "coverage", "candidate.coverage"}
-"""What is shown of a classification run; whatever lies deeper than the first class says little."""
 
 
 def estimates_of(record: Record) -> dict[str, Estimate]:
@@ -33,24 +30,14 @@ def estimates_of(record: Record) -> dict[str, Estimate]:
     }
 
 
-def headlines(record: Record) -> dict[str, Estimate]:
-    """The metrics of a run that people look at first."""
-    from quantdrift.metrics import BUILT_IN, headline_metrics  # noqa: PLC0415 -- scipy
-
-    classes = classifies(record)
-    first = [metric for metric in headline_metrics() if not classes or metric.family.name not in BUILT_IN]
-    wanted = (_OF_CLASSES if classes else set()) | {*map(str, first)}
-    estimates = estimates_of(record)
-    return {name: estimates[name] for name in estimates if name in wanted or (classes and name.split("@")[0] in wanted)}
-
-
 def weights_line(record: Record) -> str:
     """Tell how many bits a weight takes."""
     if "bits_per_weight" not in record:  # of another program's outputs
         return ""
-    bits = record["bits_per_weight"]
-    if bits is None:
+    if (bits := record["bits_per_weight"]) is None:
         return "bits per weight: not known, a server has the weights"
+    if not bits.get("n_quantized", 1):
+        return f"no weight is quantized{_dtypes(record)}"
     of_all = f"{bits['all_parameters']:.2f} over all parameters{_dtypes(record)}"
     if bits["linear"] == bits["all_parameters"]:  # there are no linear layers
         return f"bits per weight: {of_all}"
@@ -79,14 +66,14 @@ def data_line(record: Record) -> str:
         top = record["settings"]["shortlist"]["top"]
         return f"{data['n_queries']:,} queries, reranking {top:,} documents of {shortlist['path']}{origin}"
     if not classifies(record):
-        documents = data.get("n_documents")
-        return f"{data.get('n_queries') or 0:,} queries" + (f", {documents:,} documents" if documents else "")
+        n, documents = data.get("n_queries") or 0, data.get("n_documents")
+        if answers(record) == "answer":
+            return f"{n:,} inputs"
+        return f"{n:,} queries" + (f", {documents:,} documents" if documents else "")
     reading = "the model's own logits"
     if record["settings"]["reading"] == "linear probe":
         reading = f"linear probe fitted on {data['n_train']:,} training {data['inputs']}"
-    before = record["metrics"]["reference.accuracy"]["value"]
-    accuracy = "" if before is None else f" (accuracy {percent(before)} at full precision)"
-    return f"{data['n_inputs']:,} inputs, {data['n_classes']:,} classes, {reading}{accuracy}"
+    return f"{data['n_inputs']:,} inputs, {data['n_classes']:,} classes, {reading}"
 
 
 def candidate_lines(record: Record) -> Iterator[str]:
@@ -102,8 +89,6 @@ def candidate_lines(record: Record) -> Iterator[str]:
         yield f"ONNX by onnxruntime {version}, {provider}: {how}, other numbers {made['dtype']}"
     if allocation := made.get("allocation"):
         yield _widths(allocation)
-    if left_out := data.get("inputs_left_out"):
-        yield f"{left_out:,} inputs that layers were measured on are left out of every figure"
     if calibration := made.get("calibration"):
         yield _calibration(calibration, made, str(data.get("inputs", "texts")))
     for stage in STAGES.values():
@@ -111,25 +96,6 @@ def candidate_lines(record: Record) -> Iterator[str]:
             yield from stage.run_lines(part)
     if deployment := record.get("deployment"):
         yield _deployed(deployment, record)
-    yield from _left_alone(record, made)
-    if floor := record.get("noise_floor"):
-        n, moved = floor["within_reach"], f"scores moved by {floor['largest']:.1e} at most"
-        closer = f"the {n:,} inputs within reach of that looked at closer" if n else "none is within reach of that"
-        yield f"noise floor: {floor['sampled']:,} inputs run again, {moved}; {closer}"
-
-
-_NAMED = 5e-4
-"""Share of a model's parameters from which on weights are named."""
-
-
-def _left_alone(record: Record, made: Record) -> Iterator[str]:
-    """Layers that were rounded to nearest instead, or not at all, and weights that are no layers."""
-    fallbacks, shares = made.get("fallbacks", {}), made.get("fallback_weights", {})
-    for reason in dict.fromkeys(fallbacks.values()):
-        share = f" ({percent(shares[reason])} of the weights)" if reason in shares else ""
-        yield f"rounded to nearest, {reason}{share}: {some(name for name, why in fallbacks.items() if why == reason)}"
-    if left_out := made.get("layers_left_out"):
-        yield f"left at full precision: {some(left_out)}"
     bits = record.get("bits_per_weight") or {}
     if (others := made.get("not_quantized")) and bits.get("n_quantized"):
         sizes = {name: n / bits["n_parameters"] for name, n in others.items()}
@@ -137,6 +103,27 @@ def _left_alone(record: Record, made: Record) -> Iterator[str]:
         yield f"{percent(sum(sizes.values()))} of all parameters are no linear layers and stay as they are: {named}"
     if unreached := (record.get("model") or {}).get("layers_never_reached"):
         yield f"unused layer (does not affect embeddings): {some(unreached)}"
+    if floor := record.get("noise_floor"):
+        n, moved = floor["within_reach"], f"scores moved by {floor['largest']:.1e} at most"
+        closer = f"the {n:,} inputs within reach of that looked at closer" if n else "no input is within reach of that"
+        yield f"noise floor of all inputs: {floor['sampled']:,} were run again, and {moved}; {closer}"
+
+
+_NAMED = 5e-4
+"""Share of a model's parameters from which on weights are named."""
+
+
+def left_alone(record: Record) -> Iterator[str]:
+    """Inputs that are left out, and layers that were rounded to nearest instead, or not at all."""
+    made, data = record.get("quantization") or {}, record.get("data") or {}
+    if left_out := data.get("inputs_left_out"):
+        yield f"{left_out:,} inputs that layers were measured on are left out of every figure"
+    fallbacks, shares = made.get("fallbacks", {}), made.get("fallback_weights", {})
+    for reason in dict.fromkeys(fallbacks.values()):
+        share = f" ({percent(shares[reason])} of the weights)" if reason in shares else ""
+        yield f"rounded to nearest, {reason}{share}: {some(name for name, why in fallbacks.items() if why == reason)}"
+    if layers := made.get("layers_left_out"):
+        yield f"left at full precision: {some(layers)}"
 
 
 def stored_bytes(record: Record) -> float | None:
@@ -195,16 +182,12 @@ def _calibration(calibration: Record, made: Record, called: str) -> str:
 def findings(record: Record) -> Iterator[str]:
     """What there is to say beside the verdict, in plain sentences."""
 
-    def value(name: str, part: str = "value") -> float | None:
-        figure: float | None = metrics.get(name, {}).get(part)
+    def value(name: str) -> float | None:
+        figure: float | None = metrics.get(name, {}).get("value")
         return figure
 
     metrics = record.get("metrics") or {}
-    deployed = record.get("deployment") or {}
-    misses = deployed.get("index") is not None or deployed.get("rescored") is not None
-    served = record.get("bits_per_weight", {}) is None  # what runs on a server can be any two models
-    flip, risk = map(value, ("flip@1", "at_risk"))
-    yield from _on_ties(metrics, flip)
+    yield from _on_ties(metrics, value("flip@1"))
     codes, index, recall = map(value, ("codes.flip@1", "index.flip@1", "index.overlap@10"))
     if codes is not None and index is not None:
         yield (
@@ -217,12 +200,6 @@ def findings(record: Record) -> Iterator[str]:
         yield (
             f"{relevant - listed:,} of {relevant:,} relevant documents are in no shortlist: neither arm can find them, "
             "and they count in nDCG."
-        )
-    if risk is not None and metrics["at_risk"].get("bound") is None:
-        yield (
-            f"For {percent(1 - risk)} of the inputs the first answer leads by enough to be safe from this "
-            f"{'difference' if served else 'quantization'} (separation ratio of 1 or more)"
-            f"{', unless the search misses it' if misses else ''}."
         )
 
 

@@ -6,10 +6,11 @@ from functools import partial
 from typing import Any
 
 from quantdrift.base.display import shown
+from quantdrift.base.text import counted
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.texts import Texts
 from quantdrift.runs.changes import KINDS, Changed
-from quantdrift.runs.identity import classifies
+from quantdrift.runs.identity import answers
 from quantdrift.show.tables import Column, Grid, Kind, table
 
 _TEXT = 240
@@ -22,13 +23,16 @@ _KINDS: dict[str, Kind] = {
 """Kinds of those fields of a changed input that are not words."""
 
 
-def changed_columns(texts: Texts, *, exact: bool) -> list[Column]:
+def changed_columns(texts: Texts, *, exact: bool, classes: bool) -> list[Column]:
     """Columns for the input, the answers of both arms and the change; JSON and files have every field and whole texts.
 
     Args:
         texts: the texts of inputs and items.
         exact: whether separations are exact; of truncated lists they are upper bounds.
+        classes: whether answers are right or wrong, not documents that are relevant or not.
     """
+
+    right, wrong = ("right", "wrong") if classes else ("relevant", "not relevant")
 
     def named(changed: Changed) -> str:
         text = texts.inputs.get(changed.input_id)
@@ -36,11 +40,11 @@ def changed_columns(texts: Texts, *, exact: bool) -> list[Column]:
 
     def answer(arm: str, other: str, changed: Changed) -> str:
         """The first answer of an arm with its score, relevance, rank in the other arm, and text."""
-        here, there, right = ("before", "after", "was") if arm == "reference" else ("after", "before", "is")
+        here, there, label = ("before", "after", "was") if arm == "reference" else ("after", "before", "is")
         name, score, rank = (getattr(changed, part) for part in (here, f"score_{here}", f"rank_{there}"))
-        relevant = getattr(changed, f"{right}_right")
+        relevant = getattr(changed, f"{label}_right")
         parts = [] if score is None else [f"{score:.4f}"]
-        parts += [] if relevant is None else ["relevant" if relevant else "not relevant"]
+        parts += [] if relevant is None else [right if relevant else wrong]
         parts += [] if rank is None else [f"rank {rank:,} in the {other}"]
         text = texts.item(changed.input_id, name)
         words = f" ({', '.join(parts)})" if parts else ""
@@ -48,6 +52,7 @@ def changed_columns(texts: Texts, *, exact: bool) -> list[Column]:
 
     def change(changed: Changed) -> str:
         parts: list[str] = [changed.kind or "no label"]
+        parts += ["new"] if getattr(changed, "new", False) else []  # of a gate
         parts += [] if changed.gap is None else [f"gap {changed.gap:.4g}"]
         parts += [] if changed.separation is None else [f"separation {'' if exact else '≤ '}{changed.separation:.3g}"]
         return ", ".join(parts)
@@ -80,17 +85,16 @@ def changes_grid(
     k: int = 1,
 ) -> Grid:
     """Show `listed`, which are some of the changed inputs of a run."""
-    what = f"other first {k}" if k > 1 else "another class" if classifies(record) else "another top-1"
-    parts = ", ".join(f"{count:,} {name}" for name, count in counts_of(changed).items())
-    lines = (
-        [f"{len(listed):,} of {len(changed):,} are shown; --all shows all"] if 0 < len(listed) < len(changed) else []
-    )
+    what, parts = counted(len(changed), "changed input"), ""
+    if k > 1:  # of first answers the verdict has these counts
+        what = f"{counted(len(changed), 'input')} whose first {k} changed"
+        parts = ", ".join(f"{count:,} {name}" for name, count in counts_of(changed).items())
+    worst = f"The worst {len(listed):,} of " if 0 < len(listed) < len(changed) else ""
     grid = table(
-        changed_columns(texts, exact=evidence.exact),
+        changed_columns(texts, exact=evidence.exact, classes=answers(record) != "top-1"),
         listed,
-        title=f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(changed):,} of {evidence.n_inputs:,} "
-        f"inputs have {what}{f' ({parts})' if parts else ''}",
-        lines=[*lines, f"{texts.told[0].upper()}{texts.told[1:]}"] if changed else [],
+        title=f"{worst}{what}{f' ({parts})' if parts else ''}",
+        lines=[f"{texts.told[0].upper()}{texts.told[1:]}"] if listed and not texts.inputs else [],
     )
     return replace(grid, plain=[line for n, row in enumerate(grid.rows, start=1) for line in _lines(n, *row)])
 

@@ -112,7 +112,7 @@ class Certified:
         tested, splits = self.n_inputs - self.n_calibration, counted(self.n_splits, "random split")
         return (
             f"{self.n_inputs:,} inputs, of which {self.n_calibration:,} calibrate and {tested:,} are tested, over "
-            f"{splits}; {percent(self.flip_rate)} of the answers changed."
+            f"{splits} (± is the standard deviation over them); {percent(self.flip_rate)} of the answers changed."
         )
 
 

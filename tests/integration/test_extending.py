@@ -102,8 +102,8 @@ def test_run(run: dict[str, Any], quantdrift: Says, place: Path) -> None:
     lost = run["metrics"]["first_lost@5"]
     assert 0 < lost["value"] <= run["metrics"]["flip@1"]["value"]
     assert 0 < lost["low"] < lost["value"]
-    told = quantdrift("run", place / SPEC, "--data", place / "a", "--out", "run", "--quiet")
-    assert "first_lost@5" in told  # a headline
+    told = quantdrift("run", place / SPEC, "--data", place / "a", "--out", "run", "--quiet", "--all")
+    assert "first_lost@5" in told
     assert "outputs of 5 norms are rounded" in told
     plain = json.loads(quantdrift("run", place / "tiny@W3-rtn", "--data", place / "a", "--json", "--quiet"))
     assert plain["parts"] == {"drift-parts": "0.1"}  # which computed one of its metrics

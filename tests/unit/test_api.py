@@ -20,10 +20,10 @@ from quantdrift.base.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from quantdrift.cli.measuring import shown_run
 from quantdrift.data.labelled import ClassificationDataset, Labelled
 from quantdrift.evidence import perturbation
 from quantdrift.metrics import MetricError
+from quantdrift.show.run import run_output
 from support.command_line import cli
 from support.small_evidence import assert_same
 
@@ -199,10 +199,15 @@ def test_a_run_tells_verdict_findings_and_metrics(tmp_path: Path) -> None:
     scores = rng.normal(size=(200, 5))
     qrels = {row: {int(scores[row].argmax()): 1} for row in range(200)}
     run = drift(scores, scores + rng.normal(size=scores.shape), qrels=qrels, out=tmp_path / "run")
-    head, told, *findings = run.summary().splitlines()
-    assert head == "reference vs candidate on arrays"
-    assert told.startswith("right answers lost. ")
-    assert [f"Verdict: {told}", *findings] == list(shown_run(run).lines)  # as the command line has it
+    lines = run.summary().splitlines()
+    assert lines[0].startswith("reference vs candidate on arrays: 200 queries")
+    assert lines[1].startswith("Verdict: right answers lost.")
+    worst, beside = (lines.index(line) for line in lines if line.startswith(("The worst 3 of", "Figures")))
+    assert 1 < worst < beside
+    shown = run_output(run)
+    assert [*shown.about] == lines[1 : 1 + len(shown.about)]  # as the command line has it
+    assert 4 <= len(shown.grids[1].rows) <= 5
+    assert run.summary().count(f"{run['ndcg@10'].value:.4f}") == 1
     assert run.metrics["flip@1"].value == run["flip@1"].value
     assert read_run(tmp_path / "run").summary() == run.summary()
     assert run.save(tmp_path / "again").summary() == run.summary()
@@ -213,7 +218,7 @@ def test_a_notebook_shows_a_run_as_text_and_not_as_markup() -> None:
     hostile = type(run)(path=run.path, record={**run.record, "spec": "<script>alert(1)</script>"}, keeper=run.keeper)
     html = hostile._repr_html_()
     assert "<script>" not in html
-    assert all(part in html for part in ("&lt;script&gt;", "<td>flip@1</td>"))
+    assert all(part in html for part in ("&lt;script&gt;", "Verdict: "))
 
 
 def test_a_run_writes_its_page(tmp_path: Path) -> None:

@@ -12,18 +12,13 @@ from quantdrift.api import drift
 from quantdrift.base.display import say
 from quantdrift.base.errors import MissingExtraError, QuantDriftError
 from quantdrift.base.records import check_writable
-from quantdrift.cli.measuring import shown_run
 from quantdrift.cli.options import SPEC, flag, option
-from quantdrift.finished.texts import read_texts
-from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import RECORD, Run, read_run
-from quantdrift.show.changes import changes_grid
-from quantdrift.show.output import Output, emit
+from quantdrift.show.output import emit
+from quantdrift.show.run import near, run_output
 from quantdrift.spec.grammar import Spec, parse
 
 _TASK, _SHORT = "PythonDocsRetrieval", "PythonDocsShort"
-_BROKEN = 3
-"""Questions that are shown, the worst first."""
 
 
 def command(
@@ -47,23 +42,14 @@ def command(
         run: Run = drift(spec, data=task, out=out / task, progress=True)
     else:
         run = _in_mteb(pair, spec, out)
-    emit(replace(shown_run(run), next=[""]))
-    emit(_broken(run, task))
-
-
-def _broken(run: Run, task: str) -> Output:
-    """Show the questions whose answers changed most harmfully, with texts, and what to type next."""
-    evidence, changed = run.evidence(), changed_inputs(run.evidence(), 1)
-    texts, listed = read_texts(run, data=None, task=task), changed[:_BROKEN]
-    grid = changes_grid(run.record, evidence, changed, listed, texts)
-    place = shlex.quote(os.path.relpath(run.path))
+    place = shlex.quote(str(near(run.path)))
     following = {
         f"quantdrift show {place} --task {task} --all": "all of them",
         f"quantdrift report {place} --task {task}": "the same as a page for a browser",
         f"quantdrift run minilm@W8-rtn --task {task}": "a gentler scheme",
         "quantdrift run minilm@W4-rtn --data FOLDER": "your own corpus",
     }
-    return Output(grids=[grid], next=["", *(f"{line}   # {why}" for line, why in following.items())])
+    emit(replace(run_output(run, task=task), next=[f"{line}   # {why}" for line, why in following.items()]))
 
 
 def _in_mteb(pair: Spec, spec: str, out: Path) -> Run:

@@ -119,6 +119,7 @@ class Choice:
         changes: share of the top-1 changes that it corrects, 0 to 1.
         cost: cost per input relative to full precision alone; for a search, of encoding queries.
         predicted: whether `changes` is predicted from the run rather than counted.
+        between: the 95 % interval of `changes` on new inputs, if known.
     """
 
     what: str
@@ -126,6 +127,7 @@ class Choice:
     changes: float
     cost: float
     predicted: bool = False
+    between: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,9 +210,9 @@ def advise(
         choices.append(more)
     if point is not None:
         how = "route" if point.k is None else f"rescore the first {point.k} of"
-        what = f"{how} the {percent(point.routed)} with the least {point.score}"
-        what += f" (new inputs: {percent(point.low)} to {percent(point.high)})"
-        choices.append(Choice(what=what, fix="route", changes=point.changes, cost=point.cost))
+        what = f"{how} the {percent(point.routed)} of inputs with the least {point.score}"
+        between = (point.low, point.high)
+        choices.append(Choice(what=what, fix="route", changes=point.changes, cost=point.cost, between=between))
     choices = sorted(choices, key=lambda choice: choice.cost)
     choices.append(Choice(what="full precision alone", fix=None, changes=1.0, cost=1.0))
     fix = _cheapest(choices, wanted).fix or "allocate"

@@ -8,7 +8,14 @@ from typing import Any
 from quantdrift.base.errors import QuantDriftError, UnknownNameError
 from quantdrift.base.text import percent
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, option, prints, share_option
-from quantdrift.features.route.advice import OperatingPoint, RoutedRun, break_even_share, relative_cost, study_run
+from quantdrift.features.route.advice import (
+    Choice,
+    OperatingPoint,
+    RoutedRun,
+    break_even_share,
+    relative_cost,
+    study_run,
+)
 from quantdrift.runs.folder import Run, find_runs
 from quantdrift.runs.identity import Identity
 from quantdrift.show.output import Output
@@ -137,9 +144,9 @@ def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> It
     cost = "cost" if result.scores_are == "logits" else "cost of encoding queries"
     columns = [
         Column("level", "level"),
-        Column("deferred", "deferred", _share),
+        Column("inputs deferred", "deferred", _share),
         Column(cost, "deferred.value", lambda share: "-" if share is None else percent(relative_cost(share, speed_up))),
-        Column("answers that differ", "joint_violation.value", lambda value: percent(value, 2)),
+        Column("answers that differ, of all", "joint_violation.value", lambda value: percent(value, 2)),
         Column("deferred where", _where, kind="words"),
     ]
     levels = result.system.certificates
@@ -148,7 +155,7 @@ def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> It
         columns = [
             Column("score", "score"),
             Column("percentile", "percentile", "{:g}".format),
-            Column("routed", "routed", _share),
+            Column("inputs routed", "routed", _share),
             Column(cost, "routed.value", lambda routed: percent(relative_cost(routed or 0.0, speed_up))),
             Column("lost accuracy recovered", "accuracy", _share),
             Column("changes recovered", "changes", _share),
@@ -157,13 +164,18 @@ def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> It
         lines = [f"No share of lost accuracy: {reason}." for reason in reasons]
         title = f"{name}: thresholds set on {100 * share:g} %, measured on the rest"
         yield table(columns, result.sweep, title=title, lines=lines)
-    predicted = {True: " (predicted)", False: ""}
     columns = [
         Column("choice", "what"),
-        Column("top-1 changes corrected", lambda choice: percent(choice.changes) + predicted[choice.predicted]),
+        Column("top-1 changes corrected (95 %)", lambda choice: percent(choice.changes) + _how_sure(choice)),
         Column(cost, "cost", percent),
     ]
     yield table(columns, advice.choices, title=f"{name}: what to do", lines=advice.sentences)
+
+
+def _how_sure(choice: Choice) -> str:
+    if choice.between is not None:
+        return " ({:.1f} to {:.1f})".format(*(100 * end for end in choice.between))
+    return " (predicted)" if choice.predicted else ""
 
 
 def _where(level: Certificate) -> str:

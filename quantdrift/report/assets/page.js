@@ -369,7 +369,7 @@ class Changes {
         sign && el(`b.${right ? "good" : "bad"}`, { "aria-label": right ? data.right : `not ${data.right}`, role: "img" }, sign), outside(text || id || "–")));
     };
     return el("section.examples", { id: "examples" },
-      el("h2", {}, listed.length < data.changed.length ? `The worst ${listed.length} of ${plural(Object.values(data.kinds).reduce((a, b) => a + b, 0) || data.changed.length, "change")}` : "What changed"),
+      el("h2", {}, listed.length < data.changed.length ? `The worst of ${plural(Object.values(data.kinds).reduce((a, b) => a + b, 0) || data.changed.length, "change")}` : "What changed"),
       el("ol", {}, listed.map((one) => el("li", {},
         el("p", {}, this.badge(one.kind), el("a", { href: this.link(one) }, outside(one.text || one.id))),
         el("dl", {}, this.firsts(one).map((item, arm) => line(one, item, arm)))))),

@@ -94,7 +94,7 @@ def test_kinds_and_how_many(run: Run) -> None:
 
     assert (ids("--kind", "beneficial"), ids("--kind", "harmful", "-n", 1)) == (["q3"], ["q2"])
     assert len(ids("-n", 1, "--all")) == 4
-    assert "1 of 4 are shown" in show(run.path, "-n", 1)[1]
+    assert "The worst 1 of 4 changed inputs" in show(run.path, "-n", 1)[1]
     assert show(run.path, "--kind", "bad")[0] == 2
 
 

@@ -22,7 +22,6 @@ from sentence_transformers import SentenceTransformer
 from quantdrift.base.errors import QuantDriftError, ServerError
 from quantdrift.base.progress import Progress, Silent
 from quantdrift.candidate.pair import QuantizedPair
-from quantdrift.cli.measuring import shown_run
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.evidence import perturbation
 from quantdrift.models import store as embeddings
@@ -31,6 +30,7 @@ from quantdrift.models.server import Servers
 from quantdrift.models.server_client import EndpointClient, Key, RetryPolicy
 from quantdrift.models.store import EmbeddingStore
 from quantdrift.runs.folder import Run
+from quantdrift.show.run import run_output
 from quantdrift.spec.grammar import Versus, parse, read_endpoint
 from quantdrift_paper.law import law_runs
 from support.beir_folder import write_beir_folder
@@ -349,6 +349,6 @@ def test_both_models_may_be_on_servers(served: Server, here: Run, tmp_path: Path
     assert sorted(len(request) for request in served.asked) == sorted(
         [8, 5, 3] * 2 + [3, 3, 3, 2] * 2 + [4, 3] + [3, 3]
     )
-    assert "bits per weight: not known, a server has the weights" in shown_run(run).about
+    assert "bits per weight: not known, a server has the weights" in run_output(run, everything=True).lines
     (point,) = law_runs([run])
     assert point.bits == "stored"

@@ -51,8 +51,7 @@ def test_the_first_screen_says_what_changed_beside_the_noise_floor(browser: Brow
         labels, values = (page.locator(f".numbers {part}").all_inner_texts() for part in ("span.label", "strong"))
         numbers = dict(zip(labels, values, strict=True))
         flips = run["flip@1"].value or 0
-        assert numbers["top-1 changes"] == f"{100 * flips:.1f} %"
-        assert numbers["noise floor"] == "0.8 %"  # one of 120
+        assert numbers["nDCG@10, candidate"] == f"{run['ndcg@10'].value:.4f}"
         assert f"{100 * flips:.1f} % of the inputs have another top-1" in page.inner_text("body")
         assert "quantdrift certify" in page.inner_text(".steps")
         assert page.title().endswith("minilm@W4-g128-rtn on data")
@@ -61,7 +60,7 @@ def test_the_first_screen_says_what_changed_beside_the_noise_floor(browser: Brow
 def test_tables_show_what_stands_in_the_page(browser: Browser, file: Path, run: Run) -> None:
     with opened(browser, file) as page:
         sections = {section["name"]: section for section in content(page)["sections"]}
-        for name in ("closeness", "metrics", "all-metrics", "facts"):
+        for name in ("closeness", "all-metrics", "facts"):
             assert cells(page, name) == sections[name]["grids"][0]["rows"], name
         every = {row[0]: row for row in cells(page, "all-metrics")}
         assert (every["flip@1"][3], every.keys()) == (str(run["flip@1"].n), run.record["metrics"].keys())
@@ -275,7 +274,7 @@ def test_paper_has_the_examples_in_place_of_the_list(browser: Browser, file: Pat
         page.emulate_media(media="print")
         assert all(row.is_visible() for row in page.locator(".examples li").all())
         assert page.locator("#changed").is_hidden()
-        assert page.locator("#metrics").is_visible()
+        assert page.locator("#closeness").is_visible()
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -299,8 +298,8 @@ def test_what_to_do_begins_with_what_the_verdict_advises(browser: Browser, tmp_p
 
 def test_words_tell_what_they_mean_to_the_pointer_and_the_keyboard(browser: Browser, file: Path) -> None:
     with opened(browser, file) as page:
-        page.locator(".numbers .term", has_text="noise floor").hover()
-        assert "against itself" in page.inner_text("#tip")
+        page.locator(".numbers .term", has_text="nDCG@10").first.hover()
+        assert "relevant documents rank" in page.inner_text("#tip")
         page.mouse.move(5, 500)
         page.wait_for_selector("#tip", state="detached")
         page.locator(".numbers .term", has_text="at risk").focus()
@@ -344,10 +343,13 @@ def test_what_is_searched_for_stays_in_the_address(browser: Browser, file: Path,
         assert page.locator(".changes li b").all_inner_texts() == shown
         assert not page.locator(".chip", has_text="neutral").locator("input").is_checked()
         assert page.input_value("input[aria-label='Search ids and texts']") == f"number {wanted[1:]}"
-        page.fill("input[aria-label='Filter rows']", "ndcg")
+        page.locator("#all-metrics summary").click()
+        page.fill("#all-metrics input", "ndcg")
         page.reload()
-        assert page.input_value("#metrics input") == "ndcg"
-        assert all("ndcg" in row for row in page.locator("#metrics tbody tr:visible").all_inner_texts())
+        assert page.input_value("#all-metrics input") == "ndcg"
+        page.locator("#all-metrics summary").click()
+        rows = page.locator("#all-metrics tbody tr:visible").all_inner_texts()
+        assert (len(rows), all("ndcg" in row for row in rows)) == (3, True)
 
 
 SAVED = """
@@ -378,9 +380,10 @@ def test_what_is_shown_is_saved_as_csv(browser: Browser, file: Path, run: Run) -
         assert head[3] == "full precision: answer"
         assert [row[3] for row in rows] == [change.before for change in harmful]
         assert [float(row[head.index("gap")]) for row in rows] == pytest.approx([one.gap for one in harmful], rel=1e-5)
-        page.fill("#metrics input", "ndcg")
-        _, *rows = saved(page, "#metrics button.save")
-        assert [row[0] for row in rows] == page.locator("#metrics tbody tr:visible th").all_inner_texts()
+        page.locator("#all-metrics summary").click()
+        page.fill("#all-metrics input", "ndcg")
+        _, *rows = saved(page, "#all-metrics button.save")
+        assert [row[0] for row in rows] == page.locator("#all-metrics tbody tr:visible th").all_inner_texts()
         assert all("'" not in cell for row in rows for cell in row)  # numbers stay numbers
 
 

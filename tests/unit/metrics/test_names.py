@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from quantdrift.base.errors import UnknownNameError
-from quantdrift.metrics import BUILT_IN, FAMILIES, MetricError, default_metrics, headline_metrics, measure, parse_metric
+from quantdrift.metrics import BUILT_IN, FAMILIES, MetricError, default_metrics, measure, parse_metric
 from quantdrift.metrics.base import Slice
 from quantdrift.metrics.keys import VARIABLE, drift_keys, harness_metrics, key_of
-from quantdrift.runs.words import headlines
+from quantdrift.show.run import figure_grid
 from quantdrift.show.tables import metric_grid
 from quantdrift.statistics.estimates import Estimate
 from support.packages import install
@@ -178,18 +178,17 @@ LOWER = "direction='lower'"
 
 
 def test_one_is_used_as_those_that_are_built_in_are_and_is_loaded_when_it_is_needed(installed: Installed) -> None:
-    installed({"half": (f"{LOWER}, headline=True, cutoffs=(1, 2)", "[0, 1]")})
+    installed({"half": (f"{LOWER}, cutoffs=(1, 2)", "[0, 1]")})
     flip = parse_metric("flip@1")
     assert "_entries" not in vars(FAMILIES)  # to look up one of ours loads none of theirs
     assert [str(metric) for metric in default_metrics()][-2:] == ["half@1", "half@2"]
-    assert [str(metric) for metric in headline_metrics()][-1] == "half@2"
     assert FAMILIES.versions(*FAMILIES.values()) == {"halves": "0.3"}
     half = parse_metric("half@2")
     assert (half(TWO).value, half(TWO).n, key_of(half)) == (0.5, 2, "drift_half_at_2")
     assert half.family.summary == "half of it"
     stored = {str(metric): {"value": 0.5, "n": 2} for metric in (flip, half, parse_metric("ndcg@10"))}
-    shown = headlines({"data": {"kind": "classification"}, "metrics": stored})
-    assert [*shown] == ["flip@1", "half@2"]
+    shown = figure_grid({"data": {"kind": "classification"}, "metrics": stored})
+    assert [row[::2] for row in shown.rows] == [["half@2", "2 inputs"]]
     assert (parse_metric("half@2:gap=1..")(TWO).n, next(iter(measure(TWO)))) == (2, str(flip))
 
 

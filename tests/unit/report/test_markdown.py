@@ -48,13 +48,15 @@ def test_a_run_says_how_many_changed_and_lists_the_worst_with_texts(tmp_path: Pa
     queries, documents = {f"q{n}": f"question {n}" for n in range(4)}, {name: f"text {name}" for name in "abcd"}
     qrels = {query: [item for item, grade in grades.items() if grade > 0] for query, grades in QRELS.items()}
     folder = write_beir_folder(tmp_path / "data", queries, documents, qrels)
+    half = {"value": 0.5, "low": 0.15, "high": 0.85, "n": 4}
+    metrics = {"flip@1": half, "at_risk": half}
     # of another program, so that the texts are matched by their ids
-    run = written(tmp_path / "run", metrics={"flip@1": {"value": 0.5, "low": 0.15, "high": 0.85, "n": 4}}, diff={})
+    run = written(tmp_path / "run", metrics=metrics, diff={})
     text = markdown_of(of_run.page_of(run, data=folder))
     page = rendered(text)
     assert "50.0 % of the inputs have another top-1" in page
     numbers, changed, *_ = tables(page)
-    assert ["top-1 changes", "50.0 %", "95 %: 15.0 to 85.0"] in numbers
+    assert [row[1:] for row in numbers[1:]] == [["50.0 %", "95 %: 15.0 to 85.0, of 4 inputs"]]
     assert [row[0] for row in changed[1:]] == ["q2: question 2", "q3: question 3"]
     assert changed[1][1:3] == [
         "a (8.0000, relevant, rank 2 in the candidate) text a",
@@ -87,7 +89,7 @@ def test_names_from_outside_are_text_wherever_they_stand(name: str) -> None:
     unknown = dict.fromkeys(("rank_before", "rank_after", "was_right", "is_right", "gap"))
     change = Changed(input_id=name, before=name, after=name, **unknown)  # type: ignore[arg-type]
     texts = Texts(told="", inputs={name: name}, items={name: name})
-    worst = table(changed_columns(texts, exact=True), [change] * 10, title=name)
+    worst = table(changed_columns(texts, exact=True, classes=False), [change] * 10, title=name)
     grid = Grid(head=["a", name], rows=[[name, name]], title=name, lines=[name])
     said: Any = dict.fromkeys(("title", "about", "word", "verdict"), name)
     lines: Any = {key: [name] for key in ("words", "warnings")}
