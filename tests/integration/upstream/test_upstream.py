@@ -44,14 +44,7 @@ def kinds(evidence: Evidence) -> dict[str, int]:
 def own_tests(folder: str, tmp_path: Path, before: str = "") -> None:
     """Run the tests that stand in a hand-over, from there."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    options = [
-        "-c",
-        str(tmp_path / "pytest.ini"),
-        "--rootdir=.",
-        "--import-mode=importlib",
-        "-pno:cacheprovider",
-        "tests",
-    ]
+    options = ["-c", str(tmp_path / "pytest.ini"), "--rootdir=.", "--import-mode=importlib", "-pno:cacheprovider"]
     script = f"import sys, pytest; sys.path.insert(0, '.'){before}; sys.exit(pytest.main({[*options, 'tests']}))"
     assert " passed" in python("-c", script, cwd=UPSTREAM / folder)
 
@@ -74,15 +67,19 @@ def test_the_flip_script_counts_what_quantdrift_counts_in_samples_of_lm_eval(tmp
     # lm-eval and torch are extras
     from integration.quantdrift_lm_eval import lm_eval_samples_maker as maker  # noqa: PLC0415
 
+    tracker = pytest.importorskip("lm_eval.loggers").EvaluationTracker
     model = maker.save_model(tmp_path / "full")
     _noisy(model, tmp_path / "noisy")
-    maker.write_tasks(tmp_path / "tasks", model)
+    tasks = maker.write_tasks(tmp_path / "tasks", model)
+    asked = ("questions", "more_questions", "informed", "named", "last_word", "texts", "sums")
     for name in ("full", "noisy"):
-        names = "tiny_group,tiny_informed,tiny_named,tiny_last_word,tiny_texts,tiny_sums"
-        words = ("--model", "hf", "--model_args", f"pretrained={name}", "--tasks", names, "--include_path", "tasks")
-        logs = ("--log_samples", "--output_path", f"out-{name}", "--batch_size", "4", "--device", "cpu")
-        ran = maker.lm_eval_command(*words, *logs, cwd=tmp_path)
-        assert ran.returncode == 0, ran.stderr[-4000:]
+        logs = tracker(output_path=str(tmp_path / f"out-{name}"))
+        arguments = {"pretrained": str(tmp_path / name)}
+        results = maker.evaluate("hf", tasks, asked, model_args=arguments, evaluation_tracker=logs)
+        samples = results.pop("samples")
+        logs.save_results_aggregated(results=results, samples=samples)
+        for task, logged in samples.items():
+            logs.save_results_samples(task_name=task, samples=logged)
     script, runs = UPSTREAM / "lm-eval" / "scripts" / "compare_flips.py", ("out-full", "out-noisy")
     rows = json.loads(python(script, *runs, "--json", cwd=tmp_path))
     parts = {part.name: part for part in diff_runs(*(read_finished(tmp_path / run) for run in runs)).parts}
