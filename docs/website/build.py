@@ -25,6 +25,8 @@ PAGES, SITE, EXAMPLE = BUILD / "pages", BUILD / "site", BUILD / "example"
 HERE = Path(__file__).parent
 LINK = re.compile(r"(?<=\]\()([^)#\s]+)(?=[)#])")
 """The target of a link, without its anchor."""
+OUTPUT = re.compile(r"^```text\n((?:(?!```).*\n)*?)```$", re.MULTILINE)
+"""What a program printed."""
 SPEC, FAQ = "minilm@W4-rtn", DOCS / "example-gate" / "data" / "faq"
 RULES = ("flip@1 <= 0.25", "gold_lost@10 <= 0.03", "ndcg@10 >= 0.65")
 
@@ -63,7 +65,12 @@ def gathered(source: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     text = source.read_text(encoding="utf-8")
     page = text if source.suffix == ".md" else "\n\n".join(cells_of(text))
-    place.write_text(LINK.sub(moved, page), encoding="utf-8")
+    place.write_text(OUTPUT.sub(wrapped, LINK.sub(moved, page)), encoding="utf-8")
+
+
+def wrapped(output: re.Match[str]) -> str:
+    """Give sentences that a program printed the class that site.css wraps; tables keep their lines."""
+    return output[0] if {*output[1]} & {*"│┃─━"} else f"``` {{ .text .prose }}\n{output[1]}```"
 
 
 def cells_of(notebook: str) -> Iterator[str]:

@@ -140,10 +140,12 @@ def test_doctor_fails_only_where_models_cannot_be_scored(installed: dict[str, st
     code, printed, _ = cli("doctor")
     assert code == 0
     assert 'For beir: pip install "quantdrift[beir]"' in printed
+    assert "whl/cpu" not in printed
     del installed["torch"]
     code, printed, _ = cli("doctor")
     assert code == 1
     assert 'torch is not installed (runs the models): pip install "quantdrift[models]"' in printed
+    assert "whl/cpu" in printed  # what pip would bring by itself is CUDA's libraries, gigabytes
     code, printed, _ = cli("doctor", "--json")
     report = json.loads(printed)
     assert (code, len(report["problems"])) == (1, 1)
