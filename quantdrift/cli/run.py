@@ -34,8 +34,8 @@ class RunOptions(Streaming, MeasuringAny):
     )
     document_prefix: str | None = option("TEXT: Servers: text to put before every document.")
     index: str | None = option(
-        "URL#COLLECTION: Search an existing collection (of a Qdrant, Elasticsearch or Weaviate server, PostgreSQL, "
-        "LanceDB or Chroma) instead of an index of the data; SPEC is then MODEL@fp."
+        "PLACE#COLLECTION: Search an existing collection (of PostgreSQL, LanceDB or Chroma) instead of an index of the "
+        "data; SPEC is then MODEL@fp."
     )
     shard: int | None = option(
         "N: A corpus in shards: documents per shard, 16384 by default; an interrupted worker repeats one shard.",
