@@ -32,7 +32,7 @@ from quantdrift.parts import (
     json_documents,
     raw_lines,
 )
-from quantdrift_shards.workers import in_processes, on_ray
+from quantdrift_shards.workers import in_processes
 
 SHARD = 16_384
 """Documents of a shard, which a killed worker repeats."""
@@ -83,10 +83,8 @@ class FileShard(Shard):
 class ShardedDataset(StreamedDataset):
     """Queries with their labels, and a corpus in files."""
 
-    def workers(self, engine: str, n: int | None) -> Workers | None:
-        """Return the executor of the shards: processes on this machine or Ray's actors; None for this process."""
-        if engine == "ray":
-            return partial(on_ray, n=n)
+    def workers(self, n: int | None) -> Workers | None:
+        """Return the processes that score the shards; None for this process alone."""
         return partial(in_processes, n=n, threads=max(1, (os.cpu_count() or 1) // n)) if n not in {None, 1} else None
 
 

@@ -31,7 +31,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "report": ("vl_convert",),
         "xlsx": ("openpyxl",),
         "compressed-tensors": ("compressed_tensors",),
-        **{name: (name,) for name in ("hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest", "ray")},
+        **{name: (name,) for name in ("hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest")},
     }
 )
 """Each extra of quantdrift, and the modules that it installs."""
