@@ -16,7 +16,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "models": (
             *("torch", "transformers", "tokenizers", "sentence_transformers", "safetensors"),
-            *("huggingface_hub", "filelock", "fsspec", "tqdm", "sklearn"),
+            *("huggingface_hub", "filelock", "tqdm", "sklearn"),
         ),
         "mteb": ("mteb", "datasets"),
         "beir": ("beir", "pytrec_eval"),

@@ -90,7 +90,7 @@ def command(options: RunOptions) -> Output:
     documents.
 
     A corpus that is too large for memory comes in shards: corpus/*.parquet or corpus/*.jsonl instead of corpus.jsonl,
-    in a folder or at a URL that fsspec reads (s3://, hf://). Take --workers N for N processes.
+    in a folder. Take --workers N for N processes.
 
     The run folder contains evidence.parquet (one row per query or input: both rankings, and how far scores moved) and
     run.json (spec, versions, metrics with intervals). To see the top-1 changes: quantdrift show RUN. To compute more
