@@ -1,4 +1,4 @@
-"""Late-interaction models (ColBERT, ColPali), which compare by MaxSim over token vectors."""
+"""Late-interaction models (ColBERT), which compare by MaxSim over token vectors."""
 
 from quantdrift.kinds.encoder import EncoderKind
 from quantdrift.kinds.stage import Option, Stage
