@@ -23,7 +23,7 @@ help: ## List the targets
 setup: $(INSTALLED) ## Make .venv and install quantdrift with everything for development
 	@:
 
-demo: $(DEMO)/.installed ## Score a quantized model in mteb and explain the drift table, in an environment of its own
+demo: $(DEMO)/.installed ## Compare a model with its quantized self, in an environment of its own
 	@$(DEMO)/bin/quantdrift demo
 
 # A worker for every core, each computing in one thread: more would stand in each other's way.

@@ -1,4 +1,4 @@
-"""See it work: an embedded model and corpus inside mteb."""
+"""See it work: a verdict on an embedded model and corpus."""
 
 from quantdrift.cli import Command
 

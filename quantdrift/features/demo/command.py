@@ -1,27 +1,22 @@
-"""`quantdrift demo`: run the stock mteb command on an embedded model and corpus, or a quick version without mteb."""
+"""`quantdrift demo`: a verdict on an embedded model and corpus, and the questions that broke."""
 
 import os
 import shlex
-import subprocess
-import sys
-import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
 from quantdrift.api import drift
 from quantdrift.base.display import say
-from quantdrift.base.errors import MissingExtraError, QuantDriftError
-from quantdrift.base.records import check_writable
 from quantdrift.cli.measuring import shown_run
-from quantdrift.cli.options import SPEC, flag, option
+from quantdrift.cli.options import SPEC, option
 from quantdrift.finished.texts import read_texts
 from quantdrift.runs.changes import changed_inputs
-from quantdrift.runs.folder import RECORD, Run, read_run
+from quantdrift.runs.folder import Run
 from quantdrift.show.changes import changes_grid
 from quantdrift.show.output import Output, emit
-from quantdrift.spec.grammar import Spec, parse
+from quantdrift.spec.grammar import parse
 
-_TASK, _SHORT = "PythonDocsRetrieval", "PythonDocsShort"
+_TASK = "PythonDocsShort"
 _BROKEN = 3
 """Questions that are shown, the worst first."""
 
@@ -30,60 +25,33 @@ def command(
     *,
     out: Path = option("Folder for the results.", default=Path("demo-results")),
     spec: str = option(SPEC, default="minilm@W4-rtn"),
-    quick: bool = flag("--quick: A verdict in seconds, on the 200 shortest documents and without mteb."),
 ) -> None:
-    """Run the stock mteb command on an embedded model and corpus, and explain its result.
+    """Run a model against its quantized self on 200 short docstrings of Python and their questions.
 
-    At the end you see the questions whose answers changed most harmfully. With --quick the command is quantdrift run,
-    on the 200 shortest documents and their questions.
+    It takes seconds, and needs no harness. At the end you see the questions whose answers changed most harmfully. For
+    all docstrings, and inside mteb: mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval
 
-    For example: quantdrift demo --quick
+    For example: quantdrift demo
 
     More: docs/tutorials/search.md
     """
-    pair, task = parse(spec), _SHORT if quick else _TASK
-    if quick:
-        say(f"$ quantdrift run {shlex.quote(spec)} --task {task} --out {shlex.quote(str(out / task))}")
-        run: Run = drift(spec, data=task, out=out / task, progress=True)
-    else:
-        run = _in_mteb(pair, spec, out)
+    parse(spec)  # a wrong one is refused before anything is said
+    say(f"$ quantdrift run {shlex.quote(spec)} --task {_TASK} --out {shlex.quote(str(out / _TASK))}")
+    run: Run = drift(spec, data=_TASK, out=out / _TASK, progress=True)
     emit(replace(shown_run(run), next=[""]))
-    emit(_broken(run, task))
+    emit(_broken(run))
 
 
-def _broken(run: Run, task: str) -> Output:
+def _broken(run: Run) -> Output:
     """Show the questions whose answers changed most harmfully, with texts, and what to type next."""
     evidence, changed = run.evidence(), changed_inputs(run.evidence(), 1)
-    texts, listed = read_texts(run, data=None, task=task), changed[:_BROKEN]
+    texts, listed = read_texts(run, data=None, task=_TASK), changed[:_BROKEN]
     grid = changes_grid(run.record, evidence, changed, listed, texts)
     place = shlex.quote(os.path.relpath(run.path))
     following = {
-        f"quantdrift show {place} --task {task} --all": "all of them",
-        f"quantdrift report {place} --task {task}": "the same as a page for a browser",
-        f"quantdrift run minilm@W8-rtn --task {task}": "a gentler scheme",
+        f"quantdrift show {place} --task {_TASK} --all": "all of them",
+        f"quantdrift report {place} --task {_TASK}": "the same as a page for a browser",
+        f"quantdrift run minilm@W8-rtn --task {_TASK}": "a gentler scheme",
         "quantdrift run minilm@W4-rtn --data FOLDER": "your own corpus",
     }
     return Output(grids=[grid], next=["", *(f"{line}   # {why}" for line, why in following.items())])
-
-
-def _in_mteb(pair: Spec, spec: str, out: Path) -> Run:
-    """Run the stock command in a process of its own, and read the run that it wrote."""
-    check_writable(out / "results", what="mteb's results")
-    script = Path(sysconfig.get_path("scripts")) / ("mteb.exe" if os.name == "nt" else "mteb")
-    if not script.is_file():
-        raise MissingExtraError("mteb", "demo", needed_for="the demo")
-    shown = ["mteb", "run", "--model", f"quantdrift:{spec}", "-t", _TASK, "--output-folder", str(out)]
-    shown += ["--verbosity", "1"]
-    say(f"$ {shlex.join(shown)}")
-    called = [str(script), *shown[1:], "--overwrite-strategy", "always"]
-    finished = subprocess.run(called, check=False, env={**os.environ, "QUANTDRIFT_HOOK": "1"})
-    if finished.returncode != 0:
-        raise QuantDriftError(f"the mteb command ended with exit code {finished.returncode}")
-    records = [
-        path for path in out.glob(f"results/*/*/drift/{_TASK}/*/{RECORD}") if read_run(path).record["spec"] == str(pair)
-    ]
-    if not records:
-        raise QuantDriftError(f"mteb finished, but left no drift in {out}; run: {Path(sys.argv[0]).name} doctor")
-    newest = max(records, key=lambda path: path.stat().st_mtime)
-    say(f"\nmteb's result: {newest.parents[3] / f'{_TASK}.json'}\n")
-    return read_run(newest)

@@ -163,10 +163,10 @@ def test_a_server_is_refused(quantdrift: Run) -> None:
 # --- demo: it ends with the questions that broke, and with commands that work as printed -------------
 
 
-def test_a_quick_demo_ends_with_what_broke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_ends_with_what_broke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tiny().save(str(tmp_path / "tiny"))
-    code, out, _ = cli("demo", "--quick", "--spec", "./tiny@W2-rtn")
+    code, out, _ = cli("demo", "--spec", "./tiny@W2-rtn")
     assert code == 0
     assert "Verdict: " in out
     assert "docstrings the 200 with the shortest documents" in out  # not taken for all of them
