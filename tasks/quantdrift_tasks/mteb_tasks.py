@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
-import mteb
 from datasets import Dataset, DatasetDict, load_dataset  # type: ignore[import-untyped]  # it ships no types
 from mteb.abstasks.classification import AbsTaskClassification
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
-from mteb.benchmarks import Benchmark
 from mteb.timing import TimingStack
 
-from quantdrift.study.suites import load_suite
 from quantdrift_tasks import python_docs
 
 
@@ -202,29 +198,6 @@ IMAGES = (
 
 TASKS = (PythonDocsRetrieval, *PARTS, PythonDocsModules, Flickr30k4000, *IMAGES)
 """Every task of this package."""
-_SUITES = ("text", "classes")
-"""Suites whose data are tasks of mteb that a model of texts takes; the others have the same, or images."""
-
-
-@cache
-def benchmarks() -> dict[str, Benchmark]:
-    """Benchmarks of mteb by name: the tasks of the paper's suites, and what there is offline."""
-    ours: list[dict[str, str]] = [{"mteb": python_docs.NAME}, {"mteb": python_docs.MODULES}]
-    entries = {"offline": ours, **{name: load_suite(name).content["data"] for name in _SUITES}}
-    about = {"offline": "what needs no network", **{name: load_suite(name).about for name in _SUITES}}
-    return {
-        f"QuantDrift({name})": Benchmark(
-            name=f"QuantDrift({name})",
-            tasks=[
-                mteb.get_task(
-                    entry["mteb"], eval_splits=["test"], hf_subsets=[entry["subset"]] if "subset" in entry else None
-                )
-                for entry in data
-            ],
-            description=f"Which answers quantization changes: {about[name]}. For pairs, quantdrift:MODEL@SCHEME.",
-        )
-        for name, data in entries.items()
-    }
 
 
 def _as_dataset(ids: Sequence[str], texts: Sequence[str]) -> Dataset:
