@@ -224,7 +224,7 @@ class OnCells:
 
 @dataclass(frozen=True, kw_only=True)
 class OnSchemes(OnCorpus, OnCells):
-    """Options of commands that measure a model under many schemes: `noise` and `waterfall`."""
+    """Options of `waterfall`, which measures a model under many schemes."""
 
     k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
     batch_size: int = option("Inputs per forward pass.", default=32, min=1)
