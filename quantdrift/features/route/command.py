@@ -64,7 +64,7 @@ def command(
     deferred, so that of all answers of the system at most the level differs from full precision's, with confidence 0.9.
     The second shows how many top-1 changes are corrected, and how much of the lost accuracy comes back (with labels, if
     at least 0.5 points were lost). The recommendation is the cheapest way to correct the share --recover of the top-1
-    changes: to route, to spend more bits (quantdrift allocate), or to do nothing.
+    changes: to route, to quantize less, or to do nothing.
 
     For a search, the first results of unsure queries are rescored instead.
 
@@ -157,10 +157,9 @@ def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> It
         lines = [f"No share of lost accuracy: {reason}." for reason in reasons]
         title = f"{name}: thresholds set on {100 * share:g} %, measured on the rest"
         yield table(columns, result.sweep, title=title, lines=lines)
-    predicted = {True: " (predicted)", False: ""}
     columns = [
         Column("choice", "what"),
-        Column("top-1 changes corrected", lambda choice: percent(choice.changes) + predicted[choice.predicted]),
+        Column("top-1 changes corrected", "changes", percent),
         Column(cost, "cost", percent),
     ]
     yield table(columns, advice.choices, title=f"{name}: what to do", lines=advice.sentences)
