@@ -65,7 +65,7 @@ def test_both_arms_score_as_their_library_does(name: str, place: Path, quantdrif
     ("name", "scheme", "record"),
     [
         ("multi", "fp+emb=int8", {"precision": "int8"}),
-        ("multi", "fp+pool=2+maxsim=bf16", {"precision": "float32", "pool": "2", "maxsim": "bf16"}),
+        ("multi", "fp+pool=2", {"precision": "float32", "pool": "2"}),
         ("sparse", "fp+emb=int8+terms=2", {"precision": "int8", "terms": 2, "rows_per_document": 2.0}),
     ],
 )
