@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from datasets import Dataset, DatasetDict, load_dataset  # type: ignore[import-untyped]  # it ships no types
@@ -68,11 +68,9 @@ class PythonDocsRetrieval(_Generated, AbsTaskRetrieval):
         },
     )
 
-    made_by = staticmethod(python_docs.load)
-
     def generated(self) -> Any:
         """Make the data."""
-        data = self.made_by()
+        data = python_docs.load()
         part: Any = {
             "corpus": _as_dataset(data.document_ids, data.documents),
             "queries": _as_dataset(data.query_ids, data.queries),
@@ -80,20 +78,6 @@ class PythonDocsRetrieval(_Generated, AbsTaskRetrieval):
             "top_ranked": None,
         }
         return {"default": {data.split: part}}
-
-
-def _part(name: str, told: str, made: Callable[[], Any]) -> type[PythonDocsRetrieval]:
-    """Make a task of some queries and documents of PythonDocsRetrieval."""
-    whole = PythonDocsRetrieval.metadata
-    dataset = {"path": f"quantdrift/{name}", "revision": python_docs.REVISION}
-    new = {"name": name, "description": f"{whole.description} {told}", "dataset": dataset}
-    return type(name, (PythonDocsRetrieval,), {"metadata": whole.model_copy(update=new), "made_by": staticmethod(made)})
-
-
-PARTS = (
-    _part(python_docs.SMALL, "A quarter of it, for a first try.", python_docs.load_small),
-    _part(python_docs.SHORT, "Its 200 shortest documents, for a first look.", python_docs.load_short),
-)
 
 
 class PythonDocsModules(_Generated, AbsTaskClassification):
@@ -196,7 +180,7 @@ IMAGES = (
 )
 """Names and splits are those of the literature on task arithmetic."""
 
-TASKS = (PythonDocsRetrieval, *PARTS, PythonDocsModules, Flickr30k4000, *IMAGES)
+TASKS = (PythonDocsRetrieval, PythonDocsModules, Flickr30k4000, *IMAGES)
 """Every task of this package."""
 
 
