@@ -29,7 +29,6 @@ WATCHED: dict[str, str] = {
     "mteb.models.get_model_meta": "quantdrift_mteb.hooks:on_models_imported",
     "mteb.evaluate": "quantdrift_mteb.hooks:on_evaluate_imported",
     "mteb.get_tasks": "quantdrift_mteb.hooks:on_tasks_imported",
-    "mteb.benchmarks.get_benchmark": "quantdrift_mteb.hooks:on_benchmarks_imported",
     "lm_eval.models": "quantdrift_lm_eval.hooks:on_models_imported",
     "lm_eval.evaluator": "quantdrift_lm_eval.hooks:on_evaluator_imported",
 }

@@ -21,12 +21,7 @@ if TYPE_CHECKING:  # "as" tells type checkers that these names are public here
         UnsupportedError as UnsupportedError,
     )
     from quantdrift.base.extras import extras_named as extras_named, refuse_missing as refuse_missing
-    from quantdrift.base.keys import (
-        KeyNames as KeyNames,
-        find_key as find_key,
-        is_loopback as is_loopback,
-        without_key as without_key,
-    )
+    from quantdrift.base.keys import is_loopback as is_loopback
     from quantdrift.base.logs import captured_logs as captured_logs
     from quantdrift.base.progress import Progress as Progress, progress_bars as progress_bars
     from quantdrift.base.records import Record as Record, read_json as read_json, validated as validated

@@ -36,21 +36,6 @@ def on_tasks_imported(module: ModuleType) -> None:
         wrap(module, name, (), after_adding)
 
 
-def on_benchmarks_imported(module: ModuleType) -> None:
-    """Let mteb find our benchmarks by name; its list does not change."""
-    wrap(module, "get_benchmark", ("benchmark_name",), _benchmark)
-
-
-def _benchmark(original: Any, *args: Any, **kwargs: Any) -> Any:
-    name = arguments_of(original, *args, **kwargs)["benchmark_name"]
-    if not (isinstance(name, str) and name.startswith("QuantDrift(")):
-        return original(*args, **kwargs)
-    ours = importlib.import_module("quantdrift_tasks.mteb_tasks").benchmarks()
-    if name not in ours:
-        raise KeyError(f"'{name}' not found; expected one of {', '.join(ours)}")
-    return ours[name]
-
-
 def _model_meta(original: Any, *args: Any, **kwargs: Any) -> Any:
     given = arguments_of(original, *args, **kwargs)
     name = given["model_name"]

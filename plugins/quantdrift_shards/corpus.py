@@ -1,4 +1,4 @@
-"""A corpus in Parquet or JSON lines files, in a folder or at a URL that fsspec reads, as shards.
+"""A corpus in Parquet or JSON lines files, in a folder, as shards.
 
 The files are read once, to count documents and compute digests; then each worker reads the shards that it scores. So
 the texts are never all in memory.
@@ -7,11 +7,8 @@ the texts are never all in memory.
 import gzip
 import hashlib
 import os
-import re
-import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -26,13 +23,11 @@ from quantdrift.parts import (
     StreamedDataset,
     Workers,
     document_of,
-    extras_named,
     in_one_line,
-    is_url,
     json_documents,
     raw_lines,
 )
-from quantdrift_shards.workers import in_processes, on_ray
+from quantdrift_shards.workers import in_processes
 
 SHARD = 16_384
 """Documents of a shard, which a killed worker repeats."""
@@ -57,7 +52,7 @@ class FileShard(Shard):
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents; refuse a file that has changed."""
-        if _size_of(self.url) != self.size:
+        if os.stat(self.url).st_size != self.size:
             raise DataError(f"{self.url} has changed while it was read; start again")
         if self.url.endswith(".parquet"):
             yield from self._rows()
@@ -83,90 +78,54 @@ class FileShard(Shard):
 class ShardedDataset(StreamedDataset):
     """Queries with their labels, and a corpus in files."""
 
-    def workers(self, engine: str, n: int | None) -> Workers | None:
-        """Return the executor of the shards: processes on this machine or Ray's actors; None for this process."""
-        if engine == "ray":
-            return partial(on_ray, n=n)
+    def workers(self, n: int | None) -> Workers | None:
+        """Return the processes that score the shards; None for this process alone."""
         return partial(in_processes, n=n, threads=max(1, (os.cpu_count() or 1) // n)) if n not in {None, 1} else None
 
 
 def is_sharded(place: str | Path, asked: bool = False) -> bool:
-    """True for data at a URL, data with a folder corpus/ instead of corpus.jsonl, and data asked for in shards."""
+    """True for data with a folder corpus/ instead of corpus.jsonl, and data asked for in shards."""
     folder = Path(place)
-    return asked or is_url(place) or ((folder / "corpus").is_dir() and not any(folder.glob("corpus.jsonl*")))
+    return asked or ((folder / "corpus").is_dir() and not any(folder.glob("corpus.jsonl*")))
 
 
 def read_sharded(place: str | Path, split: str, *, shard: int | None = None, progress: Progress) -> ShardedDataset:
     """Read queries and labels, and read the files of the corpus once.
 
     Args:
-        place: folder or URL with LAYOUT.
+        place: folder with LAYOUT.
         split: which labels to read.
         shard: documents of a shard at most.
         progress: where progress is shown.
 
     Raises:
         DataError: a file is missing, unreadable or empty.
-        MissingExtraError: fsspec is not installed.
     """
-    url = re.sub(r":/+", "://", str(place), count=1).rstrip("/") if is_url(place) else str(Path(place).resolve())
-    with in_one_line(f"{url} cannot be read", kind=DataError):
-        shards = _cut(_corpus_files(url), shard or SHARD, progress)
-        with _near(url) as folder:
-            return ShardedDataset.of(folder, split, path=url, shards=shards)
+    folder = Path(place).resolve()
+    with in_one_line(f"{folder} cannot be read", kind=DataError):
+        shards = _cut(_corpus_files(folder), shard or SHARD, progress)
+        return ShardedDataset.of(folder, split, path=str(folder), shards=shards)
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _file_system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it."""
-    with extras_named(needed_for="reading a corpus in shards"):
-        from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # noqa: PLC0415 -- an optional package
-    system, path = url_to_fs(url)
-    return system, path
-
-
-def _corpus_files(url: str) -> list[str]:
-    """URLs of the files of the corpus, sorted by name."""
-    system, root = _file_system(url)
-    files = [file for file in sorted(system.find(f"{root}/corpus")) if file.endswith(_ENDINGS)]
-    files = files or [file for ending in _ENDINGS if system.isfile(file := f"{root}/corpus{ending}")][:1]
+def _corpus_files(folder: Path) -> list[str]:
+    """The files of the corpus, sorted by name."""
+    files = sorted(str(file) for file in (folder / "corpus").rglob("*") if file.name.endswith(_ENDINGS))
+    files = files or [str(file) for end in _ENDINGS if (file := folder / f"corpus{end}").is_file()][:1]
     if not files:
-        raise DataError(f"{url} has no corpus; expected {LAYOUT}")
-    return [str(system.unstrip_protocol(file)) if is_url(url) else file for file in files]
-
-
-@contextmanager
-def _near(url: str) -> Iterator[Path]:
-    """A local folder with the queries and labels, which are small."""
-    if not is_url(url):
-        yield Path(url)
-        return
-    system, root = _file_system(url)
-    with tempfile.TemporaryDirectory(prefix="quantdrift-queries-") as folder:
-        for names in ("queries.jsonl*", "qrels/*.tsv*"):
-            target = Path(folder, names).parent
-            target.mkdir(exist_ok=True)
-            for file in system.glob(f"{root}/{names}"):
-                system.get_file(file, str(target / file.rsplit("/", 1)[-1]))
-        yield Path(folder)
+        raise DataError(f"{folder} has no corpus; expected {LAYOUT}")
+    return files
 
 
 def _unpacked(url: str, at: int = 0) -> Any:
     """Open a file, unzipped, at a byte."""
-    system, path = _file_system(url)
-    if not is_url(url) and not Path(url).is_file():
+    if not Path(url).is_file():
         raise DataError(f"expected a file; got {url}")
-    raw = system.open(path, "rb")
-    stream = gzip.GzipFile(fileobj=raw) if url.endswith(".gz") else raw
+    stream: Any = gzip.open(url) if url.endswith(".gz") else open(url, "rb")  # noqa: SIM115 -- who asks closes it
     stream.seek(at)
     return stream
-
-
-def _size_of(url: str) -> int:
-    system, path = _file_system(url)
-    return int(system.size(path))
 
 
 def _cut(files: Sequence[str], size: int, progress: Progress) -> Iterator[FileShard]:
@@ -197,7 +156,7 @@ def _shards_of(url: str, start: int, size: int) -> Iterator[FileShard]:
                     begins += [(number, at)] if n % size == 0 else []
                     n += 1
                 at += len(line)
-    whole: dict[str, Any] = {"url": url, "digest": digest.hexdigest(), "size": _size_of(url)}
+    whole: dict[str, Any] = {"url": url, "digest": digest.hexdigest(), "size": os.stat(url).st_size}
     for number, (row, at) in enumerate(begins):
         done = number * size
         yield FileShard(**whole, start=start + done, n=min(size, n - done), row=row, at=at)

@@ -1,10 +1,9 @@
-"""Executors for the shards of a corpus: processes on this machine, or Ray's actors on many machines.
+"""Scores the shards of a corpus in several processes on this machine.
 
-Every worker has one shard at a time and returns its result before it gets the next, so that a killed worker repeats at
+Every process has one shard at a time and returns its result before it gets the next, so that a killed worker repeats at
 most one shard.
 """
 
-import logging
 import multiprocessing
 import os
 import pickle
@@ -14,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from importlib import import_module
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from quantdrift.parts import QuantDriftError, RunError, extras_named, in_one_line, note
+from quantdrift.parts import QuantDriftError, RunError, note
 
 DEATHS = 3
 """Deaths of workers without a finished shard between them, after which the search is given up."""
@@ -28,26 +27,6 @@ Score = Callable[[Any], bytes]
 Make = Callable[..., Score]
 Results = Iterator[tuple[Any, bytes]]
 """Shards with their results, as they are finished; see `Workers` of quantdrift.parts."""
-
-
-class Worker:
-    """Scores shards one after the other; every call brings what a restarted worker needs."""
-
-    _score: Score | None = None
-
-    def score(self, make: Make, shard: Any) -> tuple[Any, bytes]:
-        """Score a shard, and return it with its result."""
-        try:
-            self._score = self._score or make()
-            return shard, self._score(shard)
-        except QuantDriftError as error:  # some errors cannot be pickled
-            raise RunError(str(error)) from None
-
-
-# --- processes on this machine --------------------------------------------------------------------
-
-_WORKER = Worker()
-"""The worker of this process."""
 
 
 def _number() -> int:
@@ -73,11 +52,17 @@ def _start() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _score(job: Path, threads: int, shard: Any) -> tuple[Any, bytes]:
-    def make() -> Score:
-        return cast(Make, pickle.loads(job.read_bytes()))(number=_number(), threads=threads)
+@cache
+def _scorer(job: Path, threads: int) -> Score:
+    """Load the models of this process, at its first shard."""
+    return cast(Make, pickle.loads(job.read_bytes()))(number=_number(), threads=threads)
 
-    return _WORKER.score(make, shard)
+
+def _score(job: Path, threads: int, shard: Any) -> tuple[Any, bytes]:
+    try:
+        return shard, _scorer(job, threads)(shard)
+    except QuantDriftError as error:  # some errors cannot be pickled
+        raise RunError(str(error)) from None
 
 
 def in_processes(make: Make, shards: Sequence[Any], *, n: int, threads: int) -> Results:
@@ -117,36 +102,3 @@ def _pool(n: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-# --- Ray ------------------------------------------------------------------------------------------
-
-
-def on_ray(make: Make, shards: Sequence[Any], *, n: int | None) -> Results:
-    """Score the shards with n actors, each with an accelerator of its own."""
-    with extras_named(needed_for="--engine ray"):
-        ray: Any = import_module("ray")  # its types get in the way
-    started = not ray.is_initialized()
-    if started:
-        # the cluster that RAY_ADDRESS names, else one on this machine
-        local = {"num_cpus": max(n or 0, os.cpu_count() or 1), "include_dashboard": False}
-        where = {} if os.environ.get("RAY_ADDRESS") else local
-        with in_one_line("Ray cannot be reached or started", kind=RunError):
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
-    try:
-        there = ray.cluster_resources()
-        gpus = int(there.get("GPU", 0))
-        n = min(len(shards), n or gpus or max(1, int(there.get("CPU", 1))))
-        settings = {"num_cpus": 1, "num_gpus": 1 if gpus else 0, "max_restarts": DEATHS, "max_task_retries": DEATHS}
-        job, actor = ray.put(make), ray.remote(Worker).options(**settings)
-        pool = import_module("ray.util").ActorPool([actor.remote() for _ in range(n)])
-        yield from pool.map_unordered(lambda worker, shard: worker.score.remote(job, shard), shards)
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from None
-    except ray.exceptions.RayError as error:
-        raise RunError(
-            f"a worker of Ray died {DEATHS + 1} times on one shard: {str(error).strip().splitlines()[0]}"
-        ) from error
-    finally:
-        if started:
-            ray.shutdown()

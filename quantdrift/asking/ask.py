@@ -1,6 +1,6 @@
 """A request to measure, as one value with one fingerprint, and the check whether a finished run answers it.
 
-`run`, `gate`, the cells of a study, the pilot of a plan, `repair`, `noise`, `waterfall` and the pytest plugin all
+`run`, `gate`, the cells of a study, the pilot of a plan, `repair`, `waterfall` and the pytest plugin all
 build one, so a run is measured again for the same reasons everywhere: another pair, other files of a model or of the
 spec, other data, other settings, or other versions of the libraries.
 """

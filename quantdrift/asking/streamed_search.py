@@ -51,7 +51,6 @@ def open_streamed(
     *,
     settings: Settings,
     store: EmbeddingStore,
-    engine: str | None = None,
     workers: int | None = None,
     keep: bool = False,
     **where: Unpack[Place],
@@ -63,7 +62,6 @@ def open_streamed(
         dataset: the queries and the corpus.
         settings: how the pair is measured.
         store: keeps the states of shards until the run is written.
-        engine: "local" or "ray".
         workers: number of workers.
         keep: whether the reference's embeddings of the documents are kept in the store, for the next scheme.
         where: device, which every worker must have, and revision.
@@ -99,7 +97,7 @@ def open_streamed(
         record=own_ids_record(dataset),
         data=dataset,
         kept=kept,
-        workers=dataset.workers(engine or "local", workers),
+        workers=dataset.workers(workers),
         job=partial(Job, opens=opens, root=store.root if keep else None, similarity=pair.similarity),
     )
     counts = {"n_queries": len(dataset.query_ids), "n_documents": dataset.n_documents, "shards": len(dataset.shards)}
@@ -113,7 +111,7 @@ def check_streamed(name: Spec | Versus) -> None:
         if name.on_server:
             raise UnsupportedError(
                 f'"{name}": a server is asked by one process, with --concurrency; give it a folder with corpus.jsonl, '
-                "and leave --engine and --workers out"
+                "and leave --workers out"
             )
         return
     methods_of(name.scheme)

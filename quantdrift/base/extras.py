@@ -16,7 +16,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "models": (
             *("torch", "transformers", "tokenizers", "sentence_transformers", "safetensors"),
-            *("huggingface_hub", "filelock", "fsspec", "tqdm", "sklearn"),
+            *("huggingface_hub", "filelock", "tqdm", "sklearn"),
         ),
         "mteb": ("mteb", "datasets"),
         "beir": ("beir", "pytrec_eval"),
@@ -31,7 +31,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "report": ("vl_convert",),
         "xlsx": ("openpyxl",),
         "compressed-tensors": ("compressed_tensors",),
-        **{name: (name,) for name in ("hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest", "ray")},
+        **{name: (name,) for name in ("hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest")},
     }
 )
 """Each extra of quantdrift, and the modules that it installs."""

@@ -9,29 +9,13 @@ from urllib.parse import urlsplit
 from quantdrift.base.display import clean, shorten
 from quantdrift.base.errors import UnsupportedError
 
+KEY, ADDRESS, _USUAL = "OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1"
+"""The variables of the key and of the address whose host gets it, as OpenAI's own client has them, and the address that
+it takes otherwise. With `_` and a host appended, the first is of that host's key.
+"""
 _SHORTEST = 4
 """Least characters of a key that is worth hiding."""
 _NAME = re.compile(r"[a-z0-9]+(?:-+[a-z0-9]+)*(?:[.][a-z0-9]+(?:-+[a-z0-9]+)*)*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyNames:
-    """The environment variables for the key of a kind of servers.
-
-    Attributes:
-        key: the variable of the key for the host in `address`; with `_` and a host appended, of that host's key.
-        address: the variable of the server's address, as the servers' own clients use it.
-        usual: the address if that variable is not set.
-    """
-
-    key: str
-    address: str
-    usual: str = ""
-
-    def at(self, url: str) -> str:
-        """Say which variables may hold the key of the server at a URL."""
-        own = _variable_of(self.key, _host(url))
-        return f"{self.key} where {self.address} names this host" + (f", or {own}" if own else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +26,22 @@ class Key:
     variable: str
 
 
-OPENAI = KeyNames(key="OPENAI_API_KEY", address="OPENAI_BASE_URL", usual="https://api.openai.com/v1")
+def key_from(url: str) -> str:
+    """Say which variables may hold the key of the server at a URL."""
+    own = _variable_of(KEY, _host(url))
+    return f"{KEY} where {ADDRESS} names this host" + (f", or {own}" if own else "")
 
 
-def find_key(names: KeyNames, url: str) -> Key | None:
+def find_key(url: str) -> Key | None:
     """The key of the server at a URL; None if the environment has none for its host.
 
     Raises:
         UnsupportedError: the variable holds no key, or the key would go to another machine unencrypted.
     """
     host = _host(url)
-    variables = [_variable_of(names.key, host)]
-    if host and host == _host(os.environ.get(names.address, "").strip() or names.usual):
-        variables.append(names.key)
+    variables = [_variable_of(KEY, host)]
+    if host and host == _host(os.environ.get(ADDRESS, "").strip() or _USUAL):
+        variables.append(KEY)
     values = ((name, os.environ.get(name, "").strip()) for name in variables if name)
     variable, value = next(((name, value) for name, value in values if value), ("", ""))
     if not variable:

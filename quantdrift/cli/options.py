@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
@@ -224,7 +224,7 @@ class OnCells:
 
 @dataclass(frozen=True, kw_only=True)
 class OnSchemes(OnCorpus, OnCells):
-    """Options of commands that measure a model under many schemes: `noise` and `waterfall`."""
+    """Options of `waterfall`, which measures a model under many schemes."""
 
     k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
     batch_size: int = option("Inputs per forward pass.", default=32, min=1)
@@ -363,15 +363,8 @@ class MeasuringAny(OnData, Measuring):
 class Streaming:
     """Options of commands that take a corpus in shards: `run` and `study run`."""
 
-    engine: Literal["local", "ray"] | None = option(
-        "NAME: A corpus in shards: what scores the shards, local (processes on this machine; the default) or ray (the "
-        "cluster of RAY_ADDRESS; without it, Ray is started here)."
-    )
     workers: int | None = option(
-        "N: A corpus in shards: how many workers, each with a model of its own; by default 1, and with Ray one for "
-        "each GPU, or for each core if there is none.",
-        min=1,
-        max=4096,
+        "N: A corpus in shards: how many processes, each with a model of its own; by default 1.", min=1, max=4096
     )
     keep: bool = flag(
         "--keep: A corpus in shards: keep the full-precision embeddings of the documents on disk for the next scheme."
@@ -380,7 +373,7 @@ class Streaming:
     @property
     def streaming(self) -> dict[str, Any]:
         """The arguments of `open_streamed` for workers and what is kept."""
-        return {"engine": self.engine, "workers": self.workers, "keep": self.keep}
+        return {"workers": self.workers, "keep": self.keep}
 
 
 AS = {"json": "--json: Print JSON.", "markdown": "--markdown: Print Markdown."}

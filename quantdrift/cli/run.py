@@ -35,8 +35,8 @@ class RunOptions(Streaming, MeasuringAny):
     )
     document_prefix: str | None = option("TEXT: Servers: text to put before every document.")
     index: str | None = option(
-        "URL#COLLECTION: Search an existing collection (of a Qdrant, Elasticsearch or Weaviate server, PostgreSQL, "
-        "LanceDB or Chroma) instead of an index of the data; SPEC is then MODEL@fp."
+        "PLACE#COLLECTION: Search an existing collection (of PostgreSQL, LanceDB or Chroma) instead of an index of the "
+        "data; SPEC is then MODEL@fp."
     )
     shard: int | None = option(
         "N: A corpus in shards: documents per shard, 16384 by default; an interrupted worker repeats one shard.",
@@ -51,9 +51,9 @@ class RunOptions(Streaming, MeasuringAny):
         """The kind of data that are never in memory as a whole; None of other data."""
         from quantdrift.data.streamed import streamed_kind
 
-        asked = self.keep or any(value is not None for value in (self.engine, self.workers, self.shard))
+        asked = self.keep or any(value is not None for value in (self.workers, self.shard))
         if asked and self.data is None:
-            raise QuantDriftError("--engine, --workers, --shard and --keep are for a corpus in files: expected --data")
+            raise QuantDriftError("--workers, --shard and --keep are for a corpus in files: expected --data")
         return None if self.data is None else streamed_kind(self.data, asked=asked)
 
     def servers(self, pair: Spec | Versus) -> Servers | None:
@@ -92,7 +92,7 @@ def command(options: RunOptions) -> Output:
     documents.
 
     A corpus that is too large for memory comes in shards: corpus/*.parquet or corpus/*.jsonl instead of corpus.jsonl,
-    in a folder or at a URL that fsspec reads (s3://, hf://). Take --workers N, or --engine ray for many machines.
+    in a folder. Take --workers N for N processes.
 
     The run folder contains evidence.parquet (one row per query or input: both rankings, and how far scores moved) and
     run.json (spec, versions, metrics with intervals). To see the top-1 changes: quantdrift show RUN. To compute more

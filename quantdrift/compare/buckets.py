@@ -30,23 +30,17 @@ class Bucket:
     estimates: Mapping[str, Estimate]
 
 
-def breakdown(
-    group: Sequence[Evidence], *, by: Metric, metrics: Sequence[Metric], edges: Sequence[float] | None = None
-) -> tuple[Bucket, ...]:
+def breakdown(group: Sequence[Evidence], *, by: Metric, metrics: Sequence[Metric]) -> tuple[Bucket, ...]:
     """Metrics over the inputs of each bucket, pooled over runs."""
     if by.family.when_cut != "the same" and not all(evidence.exact for evidence in group):
         raise MetricError(
             f"inputs cannot be sorted by {by}: for truncated lists, or answers without scores, it is at best a bound. "
             "Sort by another metric, e.g. gap or candidate_gap"
         )
-    starts = edges_of(by, group) if edges is None else tuple(edges)
-    ranges = list(pairwise((*starts, math.inf)))
-    if not ranges or not all(low < high for low, high in ranges):
-        raise MetricError(f"expected edges that rise, e.g. 0, 0.1, 1; got {list(starts)}")
     if sliced := [metric for metric in metrics if metric.where is not None]:
         raise MetricError(f"the buckets are the slices; leave them out of {sliced[0]}")
     buckets = []
-    for low, high in ranges:
+    for low, high in pairwise((*edges_of(by, group), math.inf)):
         where = Slice(by=by, low=low, high=high)
         estimates = {str(metric): replace(metric, where=where).over(group) for metric in metrics}
         n = sum(int(where.of(evidence).sum()) for evidence in group)

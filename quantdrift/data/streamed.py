@@ -173,8 +173,8 @@ class StreamedDataset:
         """Read the texts of some documents by id, going through the whole corpus."""
         return {name: text for shard in self.shards for name, text, _ in shard.read() if name in wanted}
 
-    def workers(self, engine: str, n: int | None) -> Workers | None:
-        """The workers that score the shards, for `--engine` and `--workers`; None for this process alone."""
+    def workers(self, n: int | None) -> Workers | None:
+        """The workers that score the shards, for `--workers`; None for this process alone."""
         return None
 
 

@@ -145,22 +145,6 @@ def flips(evidence: Evidence) -> NDArray[np.bool_]:
     return np.asarray(evidence.reference_top.items[:, 0] != evidence.candidate_top.items[:, 0])
 
 
-def flips_with_shifts_times(evidence: Evidence, factor: float) -> NDArray[np.bool_]:
-    """Whether the top-1 item would differ if every delta were `factor` times as large, bool [n_inputs].
-
-    It looks at the stored items of both arms. From 0 (no flips) to 1 (as `flips`) an input that flips keeps flipping.
-    """
-    tops = (evidence.reference_top, evidence.candidate_top)
-    items = np.hstack([top.items for top in tops])
-    before, after = (
-        np.hstack([getattr(top, f"{arm}_scores").astype(np.float64) for top in tops])
-        for arm in ("reference", "candidate")
-    )
-    scores = before + factor * (after - before)
-    best = np.where(np.isnan(scores), -np.inf, scores).argmax(axis=1)  # ties go to the reference's top-1
-    return np.asarray(np.take_along_axis(items, best[:, None], axis=1)[:, 0] != items[:, 0])
-
-
 def top_set_kept(evidence: Evidence, k: int) -> NDArray[np.bool_]:
     """Whether the first k ranks of both arms hold the same items, in any order, bool [n_inputs].
 

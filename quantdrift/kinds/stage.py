@@ -25,14 +25,12 @@ class Option:
         pattern: regular expression that a value must match in full.
         values: the possible values in words, for error messages.
         sets_batches: whether the option sets how inputs form batches, which only `quantdrift run` controls.
-        trial_values: the values to try when somebody asks for the option's effect.
         bare_value: the value that `+KEY` alone stands for; empty if a value is required.
     """
 
     pattern: str = ".+"
     values: str = "its value"
     sets_batches: bool = False
-    trial_values: tuple[str, ...] = ()
     bare_value: str = ""
 
     def __post_init__(self) -> None:

@@ -112,7 +112,7 @@ TRANSFORMER = _schema(
     do_lower_case=bool,
     unpad_inputs=bool,
     transformer_task=Literal[
-        "feature-extraction", "sequence-classification", "text-generation", "any-to-any", "fill-mask", "retrieval"
+        "feature-extraction", "sequence-classification", "text-generation", "any-to-any", "fill-mask"
     ],
     module_output_name=Feature,
     modality_config=dict[str, _MODALITY],

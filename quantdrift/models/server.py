@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quantdrift.base.cache import arrays_in, cache_file, read_cache
 from quantdrift.base.errors import ServerError
-from quantdrift.base.keys import OPENAI, find_key
+from quantdrift.base.keys import find_key
 from quantdrift.base.records import bytes_digest
 from quantdrift.data.sentences import SENTENCES
 from quantdrift.models.server_client import EndpointClient, OneInputError, RetryPolicy, TooMuchError
@@ -275,7 +275,7 @@ class EndpointEncoder(ServerModel):
 
 def reach(endpoint: Endpoint, retry_policy: RetryPolicy) -> ServerModel:
     """Return a model on a server, with the key of its host; nothing is sent yet."""
-    key = find_key(OPENAI, endpoint.url)
+    key = find_key(endpoint.url)
     return ServerModel(client=EndpointClient(endpoint, key=key, retry_policy=retry_policy))
 
 

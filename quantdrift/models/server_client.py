@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from quantdrift.base.errors import ServerError, UnsupportedError
 from quantdrift.base.extras import extras_named, version_of
-from quantdrift.base.keys import OPENAI, Key, is_loopback, without_key
+from quantdrift.base.keys import Key, is_loopback, key_from, without_key
 from quantdrift.base.records import Whole
 from quantdrift.base.text import counted, some
 from quantdrift.spec.grammar import Endpoint
@@ -249,7 +249,7 @@ class EndpointClient:
         url, status = self.endpoint.embeddings, response.status_code
         if status in {401, 403}:  # its text may repeat the key, and is not shown
             what = "wants a key" if self._key is None else f"refuses the key in {self._key.variable}"
-            return ServerError(f"{url} {what} (HTTP {status}); it is taken from {OPENAI.at(url)}")
+            return ServerError(f"{url} {what} (HTTP {status}); it is taken from {key_from(url)}")
         said = without_key(content, self._key)
         reason = f"answered HTTP {status}" + (f" ({said})" if said else "")
         its_own = status >= 500  # noqa: PLR2004 -- the server's errors

@@ -16,10 +16,9 @@ from pydantic import Field, model_validator
 
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.records import Real, Some
-from quantdrift.evidence.record import Evidence
 from quantdrift.runs.identity import Identity
 from quantdrift.statistics import conformal, selective
-from quantdrift.statistics.conformal import ConfidenceName, confidence_in, confidence_of, in_words, observe
+from quantdrift.statistics.conformal import ConfidenceName, confidence_of, in_words
 from quantdrift.trust.check import Threshold
 from quantdrift.trust.rescoring import system_of
 
@@ -122,45 +121,6 @@ class GapRouter(Threshold):
             k=system.k,
             origin=Identity.of(on, spec=spec).brief(),
         )
-
-    @classmethod
-    def at_percentile(cls, slice_: Evidence | Any, percentile: float = 25, score: ConfidenceName = "gap") -> Self:
-        """Set the threshold at a percentile of the confidence on an unlabeled slice.
-
-        Args:
-            slice_: evidence of a run, or the candidate's scores [n, n_items] on the slice. Labels are not looked at.
-            percentile: from 0 (routes none of the slice) to 100 (all of it).
-            score: which confidence.
-
-        Returns:
-            As `percentile_threshold`.
-
-        Raises:
-            QuantDriftError: no such percentile, or no input with two items.
-        """
-        confidence = confidence_in(slice_, score) if isinstance(slice_, Evidence) else confidence_of(slice_, score)
-        return cls(threshold=percentile_threshold(confidence, percentile), score=score)
-
-    @classmethod
-    def at_recovered_share(
-        cls, slice_: Evidence | tuple[Any, Any], share: float = 0.9, score: ConfidenceName = "gap"
-    ) -> Self:
-        """Set the smallest threshold that routes a share of the top-1 changes of a slice.
-
-        Args:
-            slice_: evidence of a run, or the scores of reference and candidate, each [n, n_items]. Labels are not
-                looked at.
-            share: of the inputs whose top-1 changed, above 0 and at most 1.
-            score: which confidence.
-
-        Returns:
-            As `recovery_threshold`.
-
-        Raises:
-            QuantDriftError: no such share, or no answer changed.
-        """
-        seen = observe(slice_, score)
-        return cls(threshold=recovery_threshold(seen.confidence, seen.flipped, share), score=score)
 
 
 def percentile_threshold(confidence: Floats, percentile: float) -> float:

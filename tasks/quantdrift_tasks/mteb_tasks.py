@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
-import mteb
 from datasets import Dataset, DatasetDict, load_dataset  # type: ignore[import-untyped]  # it ships no types
 from mteb.abstasks.classification import AbsTaskClassification
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
-from mteb.benchmarks import Benchmark
 from mteb.timing import TimingStack
 
-from quantdrift.study.suites import load_suite
 from quantdrift_tasks import python_docs
 
 
@@ -72,11 +68,9 @@ class PythonDocsRetrieval(_Generated, AbsTaskRetrieval):
         },
     )
 
-    made_by = staticmethod(python_docs.load)
-
     def generated(self) -> Any:
         """Make the data."""
-        data = self.made_by()
+        data = python_docs.load()
         part: Any = {
             "corpus": _as_dataset(data.document_ids, data.documents),
             "queries": _as_dataset(data.query_ids, data.queries),
@@ -84,20 +78,6 @@ class PythonDocsRetrieval(_Generated, AbsTaskRetrieval):
             "top_ranked": None,
         }
         return {"default": {data.split: part}}
-
-
-def _part(name: str, told: str, made: Callable[[], Any]) -> type[PythonDocsRetrieval]:
-    """Make a task of some queries and documents of PythonDocsRetrieval."""
-    whole = PythonDocsRetrieval.metadata
-    dataset = {"path": f"quantdrift/{name}", "revision": python_docs.REVISION}
-    new = {"name": name, "description": f"{whole.description} {told}", "dataset": dataset}
-    return type(name, (PythonDocsRetrieval,), {"metadata": whole.model_copy(update=new), "made_by": staticmethod(made)})
-
-
-PARTS = (
-    _part(python_docs.SMALL, "A quarter of it, for a first try.", python_docs.load_small),
-    _part(python_docs.SHORT, "Its 200 shortest documents, for a first look.", python_docs.load_short),
-)
 
 
 class PythonDocsModules(_Generated, AbsTaskClassification):
@@ -200,31 +180,8 @@ IMAGES = (
 )
 """Names and splits are those of the literature on task arithmetic."""
 
-TASKS = (PythonDocsRetrieval, *PARTS, PythonDocsModules, Flickr30k4000, *IMAGES)
+TASKS = (PythonDocsRetrieval, PythonDocsModules, Flickr30k4000, *IMAGES)
 """Every task of this package."""
-_SUITES = ("text", "classes")
-"""Suites whose data are tasks of mteb that a model of texts takes; the others have the same, or images."""
-
-
-@cache
-def benchmarks() -> dict[str, Benchmark]:
-    """Benchmarks of mteb by name: the tasks of the paper's suites, and what there is offline."""
-    ours: list[dict[str, str]] = [{"mteb": python_docs.NAME}, {"mteb": python_docs.MODULES}]
-    entries = {"offline": ours, **{name: load_suite(name).content["data"] for name in _SUITES}}
-    about = {"offline": "what needs no network", **{name: load_suite(name).about for name in _SUITES}}
-    return {
-        f"QuantDrift({name})": Benchmark(
-            name=f"QuantDrift({name})",
-            tasks=[
-                mteb.get_task(
-                    entry["mteb"], eval_splits=["test"], hf_subsets=[entry["subset"]] if "subset" in entry else None
-                )
-                for entry in data
-            ],
-            description=f"Which answers quantization changes: {about[name]}. For pairs, quantdrift:MODEL@SCHEME.",
-        )
-        for name, data in entries.items()
-    }
 
 
 def _as_dataset(ids: Sequence[str], texts: Sequence[str]) -> Dataset:

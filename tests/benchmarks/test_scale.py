@@ -61,15 +61,12 @@ def test_time_and_memory_by_size(tmp_path: Path) -> None:
         print(f"\n{n:,} documents: {seconds:.1f} s, {1e6 * seconds / n:.0f} us each; peak {peak:.0f} MB")
 
 
-@pytest.mark.parametrize("engine", ["local", "ray"])
-def test_two_workers_against_one(tmp_path: Path, engine: str) -> None:
-    if engine == "ray":
-        pytest.importorskip("ray")
+def test_two_workers_against_one(tmp_path: Path) -> None:
     save_backbone(tmp_path / "tiny")
     data = made(tmp_path / "data", n := max(SIZES))
-    common = ("--engine", engine, "--shard", "2000", "--workers")
+    common = ("--shard", "2000", "--workers")
     alone, both = (ran(tmp_path, data, *common, str(workers))[0] for workers in (1, 2))
-    print(f"\n{engine}, two workers against one: {alone / both:.2f} times as fast ({n:,} texts, {both:.0f} s)")
+    print(f"\ntwo workers against one: {alone / both:.2f} times as fast ({n:,} texts, {both:.0f} s)")
 
 
 def anonymous_peak(line: list[str], environment: dict[str, str]) -> tuple[float, float]:

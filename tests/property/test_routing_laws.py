@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from quantdrift.evidence.perturbation import flips
 from quantdrift.features.route.advice import operating_point, relative_cost
 from quantdrift.statistics.conformal import CONFIDENCES, confidence_in
-from quantdrift.trust.router import GapRouter
+from quantdrift.trust.router import GapRouter, recovery_threshold
 from support.routing_samples import classified
 
 # few values, so that there are ties of all kinds; quarters, so that differences are exact
@@ -54,10 +54,10 @@ def test_the_threshold_for_a_share_reaches_it_and_no_smaller_one_does(sample: An
     changed = flips(evidence)
     if not changed.any():
         return
-    router = GapRouter.at_recovered_share(evidence, share, score)
     confidence = confidence_in(evidence, score)
+    threshold = recovery_threshold(confidence, changed, share)
     # a share is of whole inputs: what a product's last bit says is not one more
     wanted = share * changed.sum() - 1e-6
-    assert (changed & (confidence < router.threshold)).sum() >= wanted
-    smaller = np.nextafter(router.threshold, -np.inf)
+    assert (changed & (confidence < threshold)).sum() >= wanted
+    smaller = np.nextafter(threshold, -np.inf)
     assert (changed & (confidence < smaller)).sum() < wanted + 2e-6

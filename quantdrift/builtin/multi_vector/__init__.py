@@ -1,4 +1,4 @@
-"""Late-interaction models (ColBERT, ColPali), which compare by MaxSim over token vectors."""
+"""Late-interaction models (ColBERT), which compare by MaxSim over token vectors."""
 
 from quantdrift.kinds.encoder import EncoderKind
 from quantdrift.kinds.stage import Option, Stage
@@ -13,14 +13,13 @@ KIND = EncoderKind(
     place=40,
 )
 STAGE = Stage(
-    what="token vectors: pooling, and the precision of MaxSim",
+    what="token vectors: pooling",
     kind="vectors",
     place=45,
     work="quantdrift.builtin.multi_vector.kept:Tokens",
     options={
         "pool": Option(
             pattern=r"[1-9][0-9]?(\.[0-9]{1,2})?", values="how many token vectors become one, such as 2 or 1.5"
-        ),
-        "maxsim": Option(pattern="bf16|fp16", values="bf16 or fp16"),
+        )
     },
 )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.builtin.multi_vector.scoring import Keep, MaxSim, Product, score_rows
+from quantdrift.builtin.multi_vector.scoring import Keep, Product, score_rows
 from quantdrift.kinds.precisions import BITS_OF
 from quantdrift.scheme import Scheme
 from quantdrift.scoring.ragged import Matrix, Ragged
@@ -24,25 +24,15 @@ LEARNED = 1 << 18
 class RowStage(VectorStage):
     """A stage of documents of several rows each."""
 
-    def product(self, product: Product) -> Product:
-        """Return the product of the candidate's rows."""
-        return product
-
     def keep(self) -> Keep | None:
         """Return the storage of the candidate's documents; None leaves them unchanged."""
         return None
 
 
 class Tokens(RowStage):
-    """Token vectors of a candidate's documents: pooling, and products in half precision."""
+    """Token vectors of a candidate's documents, pooled."""
 
     takes = ("token vectors",)
-
-    def product(self, product: Product) -> Product:
-        """Return MaxSim with products and sums rounded to half precision."""
-        assert isinstance(product, MaxSim)  # it takes token vectors alone
-        half = self.scheme.option("maxsim")
-        return product if half is None else replace(product, half=HALVES[half])
 
     def keep(self) -> Keep | None:
         """Return the pooling of token vectors by clusters."""
@@ -50,8 +40,8 @@ class Tokens(RowStage):
         return None if factor is None else partial(pooled, factor=float(factor))
 
     def record(self) -> Mapping[str, Any]:
-        """Return the pooling factor and the precision of MaxSim."""
-        return {"pool": self.scheme.option("pool"), "maxsim": self.scheme.option("maxsim")}
+        """Return the pooling factor."""
+        return {"pool": self.scheme.option("pool")}
 
 
 def score_kept(
@@ -63,11 +53,11 @@ def score_kept(
 ) -> ScoreState:
     """Score both arms by `score_rows`; stages change the candidate's documents, never the queries."""
     keeps: list[Keep] = []
-    candidate, precision = product, None
+    precision = None
     for stage in stages:  # the reading has refused stages for one vector an input
         keep = None
         if isinstance(stage, RowStage):
-            candidate, keep = stage.product(candidate), stage.keep()
+            keep = stage.keep()
         elif (precision := stage.scheme.option("emb")) is not None:
             keep = coded_rows(product, documents[0], precision)
         keeps += [] if keep is None else [keep]
@@ -77,7 +67,7 @@ def score_kept(
             part = keep(part)
         return part
 
-    state, n_rows = score_rows((product, candidate), queries, documents, keep=kept if keeps else None, **how)
+    state, n_rows = score_rows(product, queries, documents, keep=kept if keeps else None, **how)
     if not stages:
         return state
     bits = product.row_bits(documents[0].shape[1], BITS_OF.get(precision or "", 32))

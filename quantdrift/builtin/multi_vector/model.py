@@ -1,7 +1,7 @@
 """Late-interaction models of sentence-transformers: a vector for every token."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import torch
@@ -11,9 +11,9 @@ from quantdrift.builtin.multi_vector.scoring import MaxSim, Product
 from quantdrift.builtin.multi_vector.search import RowSearch, row_search
 from quantdrift.builtin.sentence.work import SentenceEncoder, load_sentence_transformer
 from quantdrift.measuring.readings import Search
-from quantdrift.models.files.kinds import has_modules, is_native_multi_vector
+from quantdrift.models.files.kinds import has_modules
 from quantdrift.models.files.named import ModelSource
-from quantdrift.models.loading import Placed, Reads
+from quantdrift.models.loading import Placed
 from quantdrift.models.vetting import refuse_other_kinds
 from quantdrift.scoring.ragged import Matrix, Ragged
 from quantdrift.scoring.similarity import Similarity
@@ -60,14 +60,6 @@ class MultiVectorModel(RowEncoder):
     def limit(self) -> None:
         """Return None: queries and documents have limits of their own, and queries are filled up."""
 
-    def reading(self, search: Search) -> RowSearch:
-        """Return the search by rows, with a note if documents are read like queries."""
-        read, documents = RowEncoder.reading(self, search), search.sides[-1].items
-        if not _made_for_images(self.model) or not len(documents) or not isinstance(documents[0], str):
-            return read
-        note = f"{self.source.name} is made for documents that are images, and reads texts as it reads queries"
-        return replace(read, notes=(*read.notes, note))
-
     def rows(self, items: list[Any], role: str, batch_size: int) -> list[Any]:
         """Return the token vectors of each input that the mask keeps."""
         encode = self.model.encode_query if role == "query" else self.model.encode_document
@@ -81,42 +73,16 @@ def token_vectors(encoded: Iterable[Any]) -> list[Matrix]:
 
 def load_multi_vector(source: ModelSource, **where: Unpack[Placed]) -> MultiVectorModel:
     """Load a late-interaction model."""
-    revision = where.get("revision")
-    native = is_native_multi_vector(source, revision)
-    if not native and not has_modules(source, revision):
+    if not has_modules(source, where.get("revision")):
         raise UnsupportedError(
             f"{source.name} has no modules.json: sentence-transformers would draw its projection at random; expected "
             "a folder that MultiVectorEncoder.save_pretrained or PyLate wrote"
         )
-    reads: Reads = "head" if native else "states"  # in transformers' own models the projection is the head
-    model, notes = load_sentence_transformer(source, kind="MultiVectorEncoder", reads=reads, **where)
+    model, notes = load_sentence_transformer(source, kind="MultiVectorEncoder", **where)
     return multi_vector_of(model, source, notes=notes)
 
 
 def multi_vector_of(model: Any, source: ModelSource, *, notes: Sequence[str] = ()) -> MultiVectorModel:
     """Make a model of a loaded MultiVectorEncoder and its notes."""
     refuse_other_kinds(getattr(model, "model_type", None), source.name, "MultiVectorEncoder")
-    if _made_for_images(model):
-        _refuse_other_inputs(model, source.name)
     return MultiVectorModel(model=model, source=source, similarity=Similarity.DOT, notes=tuple(notes))
-
-
-def _made_for_images(model: Any) -> bool:
-    """Whether a model is a `...ForRetrieval` of transformers, whose processor has queries and images."""
-    return getattr(model[0], "transformer_task", None) == "retrieval"
-
-
-def _refuse_other_inputs(model: Any, name: str) -> None:
-    """Refuse a model whose texts or images sentence-transformers does not prepare as its own processor does."""
-    from PIL import Image  # noqa: PLC0415 -- an optional package
-
-    processor, image = model[0].processor, Image.new("RGB", (64, 64))
-    for what, given, item in (("queries", {"text": "."}, "."), ("images", image, image)):
-        own = getattr(processor, f"process_{what}", None)
-        made = model.preprocess([given], task="query").get("input_ids")
-        if own is None or made is None or not torch.equal(made, own([item], return_tensors="pt")["input_ids"]):
-            raise UnsupportedError(
-                f"sentence-transformers reads the {what} of {name} otherwise than process_{what} of its "
-                f"{type(processor).__name__} does, so scores would be another model's; expected a processor whose "
-                "plain call does the same, as those of ColPali and ColQwen2"
-            )

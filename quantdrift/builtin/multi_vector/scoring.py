@@ -62,11 +62,9 @@ class MaxSim(Product):
 
     Attributes:
         mean: whether the sum is divided by the number of the query's vectors.
-        half: type to which products and their sum are rounded; None for float32.
     """
 
     mean: bool = False
-    half: torch.dtype | None = None
 
     of: ClassVar[str] = "token vectors"
     signed: ClassVar[bool] = True
@@ -79,19 +77,19 @@ class MaxSim(Product):
     def prepared(self, side: Ragged, device: torch.device) -> tuple[Tensor, list[int]]:
         """Queries or documents as they are multiplied."""
         rows = torch.from_numpy(np.array(side.flat(), dtype=np.float32)).to(device)
-        return self._rounded(rows), side.lengths.tolist()
+        return rows, side.lengths.tolist()
 
     def scores(self, queries: tuple[Tensor, list[int]], documents: tuple[Tensor, list[int]]) -> Tensor:
         """Scores float32 [n_queries, n_docs]."""
         (left, n_left), (right, n_right) = queries, documents
         # products of one shape are computed alike: equal vectors get equal scores at any position
         padded = torch.nn.functional.pad(right, (0, 0, 0, max(0, TILE_ROWS - len(right))))
-        products = self._rounded(left @ padded.T)[:, : len(right)]
+        products = (left @ padded.T)[:, : len(right)]
         nothing = torch.full((len(left),), NO_TOKENS, device=left.device)
         best = torch.stack(
             [part.amax(1) if part.shape[1] else nothing for part in torch.split(products, n_right, dim=1)]
         )
-        scores = self._rounded(torch.stack([part.sum(1) for part in torch.split(best, n_left, dim=1)]))
+        scores = torch.stack([part.sum(1) for part in torch.split(best, n_left, dim=1)])
         scores[:, [not length for length in n_right]] = NO_TOKENS
         if self.mean:
             scores /= torch.tensor(n_left, device=left.device).clamp(min=1)[:, None]
@@ -114,16 +112,13 @@ class MaxSim(Product):
         """Return the bits of all numbers."""
         return width * bits
 
-    def _rounded(self, numbers: Tensor) -> Tensor:
-        return numbers if self.half is None else numbers.to(self.half).float()
-
 
 Keep = Callable[[Ragged], Ragged]
 """Stores the candidate's documents: from the model's output to the rows that are multiplied."""
 
 
 def score_rows(
-    products: tuple[Product, Product],
+    product: Product,
     queries: tuple[Ragged, Ragged],
     documents: tuple[Ragged, Ragged],
     *,
@@ -136,7 +131,7 @@ def score_rows(
     """Score every query against every document in both arms, streamed over the documents.
 
     Args:
-        products: how the reference's and the candidate's rows become scores.
+        product: how rows become scores.
         queries: of either arm.
         documents: likewise; one object where both are the same.
         k: how many documents of either ranking to keep.
@@ -155,22 +150,20 @@ def score_rows(
     device = torch.device(device)
     n_queries, n_docs = len(queries[0]), len(documents[0])
     slices = list(_runs(np.maximum(queries[0].lengths, queries[1].lengths), BLOCK_ROWS))
-    prepared = [
-        [product.prepared(arm[rows], device) for rows in slices] for product, arm in zip(products, queries, strict=True)
-    ]
+    prepared = [[product.prepared(arm[rows], device) for rows in slices] for arm in queries]
     blocks = [Block(rows.stop - rows.start, k, device) for rows in slices]
     skips = skipped(excluded, n_queries, device)
-    same = documents[0] is documents[1] and keep is None and products[0] == products[1]
+    same = documents[0] is documents[1] and keep is None
     kept = 0
     with float32_products():
         for tile in _runs(np.maximum(documents[0].lengths, documents[1].lengths), TILE_ROWS):
             full, low = documents[0][tile], documents[1][tile]
             low = low if keep is None else keep(low)
             kept += int(low.lengths.sum())
-            first = products[0].prepared(full, device)
-            second = first if same else products[1].prepared(low, device)
+            first = product.prepared(full, device)
+            second = first if same else product.prepared(low, device)
             for rows, block, once, again in zip(slices, blocks, *prepared, strict=True):
-                scores = products[0].scores(once, first), products[1].scores(again, second)
+                scores = product.scores(once, first), product.scores(again, second)
                 skip = None if skips is None else skips[rows] - tile.start
                 block.add(*scores, torch.empty_like(scores[0]), tile.start, skip)
             if progress is not None:

@@ -8,7 +8,7 @@ import numpy as np
 from quantdrift.base.display import one_line
 from quantdrift.base.errors import QuantDriftError
 from quantdrift.base.text import counted
-from quantdrift.cli.options import METRIC, RUNS, argument, decimals, option, prints
+from quantdrift.cli.options import METRIC, RUNS, argument, option, prints
 from quantdrift.compare.buckets import breakdown, range_words
 from quantdrift.evidence.record import Evidence
 from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
@@ -30,11 +30,8 @@ def command(
     metric: list[str] | None = option(METRIC),
     per_input: bool = option("Show one row per input instead of the mean or median.", default=False),
     by: str | None = option(
-        "NAME: Put inputs into buckets by separation, contenders or any other metric, and compute metrics in each."
-    ),
-    edges: str | None = option(
-        "A,B,...: With --by, the lower ends of the buckets, e.g. 0,0.1,1; the last has no upper end. By default those "
-        "of the paper for separation and contenders, and quartiles for other metrics."
+        "NAME: Put inputs into buckets by separation or contenders (the paper's), or any other metric (quartiles), and "
+        "compute metrics in each."
     ),
 ) -> Output:
     """Compute metrics from run folders, without the model and without torch.
@@ -48,8 +45,6 @@ def command(
 
     More: docs/reference/metrics.md
     """
-    if edges is not None and by is None:
-        raise QuantDriftError("--edges are the ends of buckets; expected --by NAME with it")
     if by is not None and per_input:
         raise QuantDriftError("expected one of --per-input and --by")
     chosen = list(dict.fromkeys(parse_metric(name) for name in metric or ()))
@@ -59,7 +54,7 @@ def command(
             raise QuantDriftError(f"--per-input is for one run; got {len(measured_runs)}")
         return _per_input(measured_runs[0].evidence(), chosen)
     if by is not None:
-        return _in_buckets(measured_runs, by, chosen or [parse_metric(name) for name in _OF_BUCKETS], edges)
+        return _in_buckets(measured_runs, by, chosen or [parse_metric(name) for name in _OF_BUCKETS])
     if len(measured_runs) > 1:
         classified = all(classifies(run.record) for run in measured_runs)
         chosen = chosen or [parse_metric(name) for name in (_OF_MANY_CLASSIFIED if classified else _OF_MANY)]
@@ -78,11 +73,10 @@ def command(
     return Output(data={"runs": data}, grids=[table(columns, measured, stacked=True)])
 
 
-def _in_buckets(runs: list[Run], by: str, metrics: list[Metric], edges: str | None) -> Output:
-    starts = None if edges is None else decimals(edges, "--edges", "0,0.1,1")
+def _in_buckets(runs: list[Run], by: str, metrics: list[Metric]) -> Output:
     refuse_copies(runs)
     evidence = [run.evidence() for run in runs]
-    buckets = breakdown(evidence, by=parse_metric(by), metrics=metrics, edges=starts)
+    buckets = breakdown(evidence, by=parse_metric(by), metrics=metrics)
     columns = [
         Column(by, "where", range_words, key=""),
         Column("", "where.low", key="low"),

@@ -4,20 +4,18 @@ Source: paper, section 5.3.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from scipy.stats import beta
 
-from quantdrift.base.errors import QuantDriftError, RunError, SpecError
+from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.text import percent
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.runs.folder import Run
-from quantdrift.scheme import FULL_BITS
-from quantdrift.spec.grammar import Spec, parse_pair, stages_of
 from quantdrift.statistics.conformal import CONFIDENCES, ConfidenceName, confidence_in
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 from quantdrift.statistics.selective import CONFIDENCE
@@ -106,7 +104,7 @@ def operating_point(
 
 # --- advice ---------------------------------------------------------------------------------------
 
-Fix = Literal["route", "allocate", "nothing"]
+Fix = Literal["route", "quantize less", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +116,6 @@ class Choice:
         fix: the kind of fix; None for the run as it is, and for full precision alone.
         changes: share of the top-1 changes that it corrects, 0 to 1.
         cost: cost per input relative to full precision alone; for a search, of encoding queries.
-        predicted: whether `changes` is predicted from the run rather than counted.
         between: the 95 % interval of `changes` on new inputs, if known.
     """
 
@@ -126,7 +123,6 @@ class Choice:
     fix: Fix | None
     changes: float
     cost: float
-    predicted: bool = False
     between: tuple[float, float] | None = None
 
 
@@ -135,7 +131,7 @@ class Advice:
     """Advice on a run.
 
     Attributes:
-        fix: "route", "allocate" or "nothing".
+        fix: "route", "quantize less" or "nothing".
         wanted: share of the top-1 changes to correct.
         choices: the choices compared, from the cheapest to full precision.
         flip_rate: share of the inputs whose top-1 changed.
@@ -159,15 +155,12 @@ class Advice:
         if self.fix == "nothing":
             but = "" if noise.value is None else f", and noise alone changes {percent(noise.value)}"
             return [f"Recommended: nothing. {percent(changed.value)} of {changed.n:,} top-1 answers changed{but}."]
-        weights = any(choice.predicted for choice in self.choices)  # one more bit was considered
         best, wanted = _cheapest(self.choices, self.wanted), f"{100 * self.wanted:g} % of the top-1 changes"
         if best.fix is None:
-            nothing = f"Nothing cheaper than full precision is shown to correct {wanted}"
-            first = f"Recommended: allocate. {nothing}; more bits" if weights else f"{nothing}; quantize less"
+            first = f"Nothing cheaper than full precision is shown to correct {wanted}; quantize less"
         else:
             first = f"Recommended: {self.fix}, the cheapest choice that corrects {wanted}"
-        more = ", on the layers that move the gap (quantdrift allocate)" if weights and self.fix == "allocate" else ""
-        return [f"{first}{more}.", "Only top-1 changes and cost are compared."]
+        return [f"{first}.", "Only top-1 changes and cost are compared."]
 
 
 def _cheapest(choices: Sequence[Choice], wanted: float) -> Choice:
@@ -177,25 +170,19 @@ def _cheapest(choices: Sequence[Choice], wanted: float) -> Choice:
 
 
 def advise(
-    evidence: Evidence,
-    point: OperatingPoint | None = None,
-    *,
-    wanted: float = 0.9,
-    bits: float | None = None,
-    speed_up: float = SPEED_UP,
+    evidence: Evidence, point: OperatingPoint | None = None, *, wanted: float = 0.9, speed_up: float = SPEED_UP
 ) -> Advice:
-    """Decide between routing, more bits and nothing.
+    """Decide between routing, quantizing less and nothing.
 
     The advice is "nothing" if no more answers changed than between two runs of the reference. Otherwise it is the
-    cheapest choice that corrects the wanted share of the top-1 changes, or more bits if only full precision does.
+    cheapest choice that corrects the wanted share of the top-1 changes, or to quantize less if only full precision
+    does.
 
     Args:
         evidence: the evidence of the run.
         point: the operating point that corrects the wanted share, if there is one.
         wanted: share of the top-1 changes, above 0 and at most 1.
-        bits: bits per weight of a run in which only weights are quantized: the effect of one more bit is then predicted
-            from score shifts that shrink with the steps of the grid. None leaves this choice out.
-        speed_up: speed of the candidate over full precision; with one more bit it falls as more bits are read.
+        speed_up: speed of the candidate over full precision.
     """
     changed = perturbation.flips(evidence)
     flip_rate, noise_floor = rate_estimate(changed.astype(np.float64)), undefined("not measured")
@@ -203,11 +190,6 @@ def advise(
         noise_floor = rate_estimate(evidence.noise.flips.astype(np.float64))
     as_it_is = relative_cost(0, speed_up)
     choices = [Choice(what="leave it as it is", fix=None, changes=0.0, cost=as_it_is)]
-    if bits is not None and changed.any():
-        still = perturbation.flips_with_shifts_times(evidence, (2 ** (bits - 1) - 1) / (2**bits - 1))
-        back, cost = 1 - float(still[changed].mean()), as_it_is * (bits + 1) / bits
-        more = Choice(what="one more bit throughout", fix="allocate", changes=back, cost=cost, predicted=True)
-        choices.append(more)
     if point is not None:
         how = "route" if point.k is None else f"rescore the first {point.k} of"
         what = f"{how} the {percent(point.routed)} of inputs with the least {point.score}"
@@ -215,7 +197,7 @@ def advise(
         choices.append(Choice(what=what, fix="route", changes=point.changes, cost=point.cost, between=between))
     choices = sorted(choices, key=lambda choice: choice.cost)
     choices.append(Choice(what="full precision alone", fix=None, changes=1.0, cost=1.0))
-    fix = _cheapest(choices, wanted).fix or "allocate"
+    fix = _cheapest(choices, wanted).fix or "quantize less"
     if (flip_rate.value or 0.0) <= (noise_floor.value or 0.0):
         fix, choices = "nothing", []
     return Advice(fix=fix, wanted=wanted, choices=tuple(choices), flip_rate=flip_rate, noise_floor=noise_floor)
@@ -253,17 +235,6 @@ class RoutedRun:
     sweep: Sequence[SweepPoint]
 
 
-def _bits(record: Mapping[str, Any]) -> float | None:
-    """Bits per weight of a run that quantizes weights alone; None for other runs."""
-    try:
-        pair = parse_pair(record["spec"])
-    except SpecError:  # another version's spec, or an allocation that is gone
-        return None
-    if not isinstance(pair, Spec) or stages_of(pair.scheme) != ("weights",) or pair.scheme.weight_bits == FULL_BITS:
-        return None
-    return pair.scheme.weight_bits
-
-
 def study_run(
     run: Run,
     scores: Sequence[ConfidenceName] = CONFIDENCES,
@@ -296,7 +267,7 @@ def study_run(
         scores_are="logits" if logits else "similarities",
         system=certify(evidence, alphas, [("system", scores[0])], confidence=confidence, **splits),
         k=given_back(evidence)[1],
-        advice=advise(evidence, point, wanted=recover, bits=_bits(record), speed_up=speed_up),
+        advice=advise(evidence, point, wanted=recover, speed_up=speed_up),
         operating_point=point,
         sweep=sweep(evidence, scores=scores, percentiles=percentiles, **splits) if logits else (),
     )

@@ -71,7 +71,7 @@ def command(
     deferred, so that of all answers of the system at most the level differs from full precision's, with confidence 0.9.
     The second shows how many top-1 changes are corrected, and how much of the lost accuracy comes back (with labels, if
     at least 0.5 points were lost). The recommendation is the cheapest way to correct the share --recover of the top-1
-    changes: to route, to spend more bits (quantdrift allocate), or to do nothing.
+    changes: to route, to quantize less, or to do nothing.
 
     For a search, the first results of unsure queries are rescored instead.
 
@@ -173,9 +173,7 @@ def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> It
 
 
 def _how_sure(choice: Choice) -> str:
-    if choice.between is not None:
-        return " ({:.1f} to {:.1f})".format(*(100 * end for end in choice.between))
-    return " (predicted)" if choice.predicted else ""
+    return "" if choice.between is None else " ({:.1f} to {:.1f})".format(*(100 * end for end in choice.between))
 
 
 def _where(level: Certificate) -> str:

@@ -92,15 +92,8 @@ def is_embedding_model(source: ModelSource, revision: str | None = None) -> bool
 
 
 def is_multi_vector(source: ModelSource, revision: str | None = None) -> bool:
-    """Say whether a model of sentence-transformers, PyLate or transformers makes a vector for every token."""
-    if saved_as(source, revision) in {"MultiVectorEncoder", "ColBERT"}:
-        return True
-    return is_native_multi_vector(source, revision) and not has_modules(source, revision)
-
-
-def is_native_multi_vector(source: ModelSource, revision: str | None = None) -> bool:
-    """Say whether a class of transformers makes a vector for every token, as for ColPali."""
-    return any(name.endswith("ForRetrieval") for name in architectures(source, revision))
+    """Say whether a model of sentence-transformers or PyLate makes a vector for every token."""
+    return saved_as(source, revision) in {"MultiVectorEncoder", "ColBERT"}
 
 
 def is_sparse(source: ModelSource, revision: str | None = None) -> bool:

@@ -188,7 +188,7 @@ def test_a_stock_model_is_evaluated_as_without_us(folder: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_every_name_of_a_task_is_in_the_files_that_are_looked_into() -> None:
-    mteb.get_tasks(tasks=["PythonDocsSmall"])  # ours are listed then
+    mteb.get_tasks(tasks=["PythonDocsRetrieval"])  # ours are listed then
     texts = cli._texts()
     names = [name for name in sys.modules["mteb.get_tasks"]._TASKS_REGISTRY if not name.startswith("Tiny")]
     assert len(names) > 500
@@ -196,21 +196,12 @@ def test_every_name_of_a_task_is_in_the_files_that_are_looked_into() -> None:
 
 
 @pytest.mark.slow
-def test_tasks_and_benchmarks_of_ours_are_there_by_name_and_in_no_list() -> None:
-    for name in ("PythonDocsSmall", "PythonDocsShort", "PythonDocsRetrieval"):
+def test_tasks_of_ours_are_there_by_name_and_in_no_list() -> None:
+    for name in ("PythonDocsModules", "PythonDocsRetrieval"):
         assert [task.metadata.name for task in mteb.get_tasks(tasks=[name], languages=["eng"])] == [name]
     listed = {task.metadata.name for task in mteb.get_tasks(task_types=["Retrieval"], script=["Latn"])}
     assert len(listed) > 100
     assert name not in listed
-    (texts,) = mteb.get_benchmarks(["QuantDrift(text)"])
-    assert [task.metadata.name for task in texts.tasks] == ["NFCorpus", "SciFact", "SCIDOCS", "FiQA2018"]
-    classes = mteb.get_benchmark("QuantDrift(classes)")
-    assert len(classes.tasks) == 11
-    assert {split for task in classes.tasks for split in task.eval_splits} == {"test"}
-    assert all(len(task.hf_subsets) == 1 for task in classes.tasks)
-    assert not any(benchmark.name.startswith("QuantDrift") for benchmark in mteb.get_benchmarks())
-    with pytest.raises(KeyError, match="expected one of"):
-        mteb.get_benchmark("QuantDrift(images)")
 
 
 def test_a_wrapped_pair_measures_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,6 @@ def test_only_with_keep_are_embeddings_of_documents_kept(
         ("run TINY@W3.5+gap --data ROOT/sharded", "gap chooses widths on a corpus in memory. Choose them on a part"),
         ("run TINY@W4+emb=int8 --data ROOT/sharded", "leave +emb=, +dim= and +index= out"),
         ("run 'TINY vs openai:http://localhost:9/v1#m' --data ROOT/sharded", "a server is asked by one process"),
-        ("run TINY@W4 --engine slurm --data ROOT/sharded", "'slurm' is not one of 'local', 'ray'"),
         ("run TINY@W4 --shortlist x --data ROOT/sharded", "--shortlist is for a corpus in memory"),
         ("run TINY@W4 --task PythonDocsSmall --workers 2", "expected --data"),
         ("allocate TINY@W3.5+gap --data ROOT/sharded", "in shards, which quantdrift run and quantdrift study run take"),
@@ -193,24 +192,15 @@ def expected(quantdrift: Run, corpus: Path) -> Evidence:
     return evidence("expected")
 
 
-LOCAL, RAY = ("--workers", "2"), ("--workers", "2", "--engine", "ray")
-ENGINES = {"local": (LOCAL, "multiprocessing.spawn"), "ray": (RAY, "ray::Worker")}
-
-
 @pytest.mark.very_slow
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.very_slow)])
-def test_whatever_is_killed_the_run_comes_out_the_same(
-    place: Path, tmp_path: Path, expected: Evidence, engine: str
-) -> None:
+def test_whatever_is_killed_the_run_comes_out_the_same(place: Path, tmp_path: Path, expected: Evidence) -> None:
     """First a worker, which is replaced; then all of it, and the same command goes on."""
-    more, name = ENGINES[engine]
-    if engine == "ray":
-        pytest.importorskip("ray")
+    more = ("--workers", "2")
     command = Command(place, tmp_path / "run", *more)
     command.until_kept(1)
-    command.workers(name)[0].kill()
+    command.workers("multiprocessing.spawn")[0].kill()
     command.until_kept(4)
-    workers = command.workers(name)
+    workers = command.workers("multiprocessing.spawn")
     command.process.kill()
     command.process.wait()
     kept = command.kept

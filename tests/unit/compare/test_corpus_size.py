@@ -69,12 +69,6 @@ def test_quartiles_for_anything_else() -> None:
     assert edges_of(GAP, [same]) == (2,)
 
 
-@pytest.mark.parametrize("edges", [[], [1, 1], [2, 1], [math.nan, 1]])
-def test_edges_that_do_not_rise(edges: list[float]) -> None:
-    with pytest.raises(MetricError, match="expected edges that rise"):
-        breakdown([THREE], by=SEPARATION, metrics=[FLIP], edges=edges)
-
-
 def test_refused() -> None:
     with pytest.raises(MetricError, match="flip@1:gap"):
         breakdown([THREE], by=SEPARATION, metrics=[parse_metric("flip@1:gap=0..1")])

@@ -96,23 +96,6 @@ def test_documents_by_position_read_a_shard_once(n: int, size: int) -> None:
     assert reads[: len(shards)] == [shard.start for shard in shards]
 
 
-def test_a_url_is_read_like_a_folder(three: Path) -> None:
-    """The memory file system of fsspec stands for a bucket: nothing of it is a path here."""
-    fsspec = pytest.importorskip("fsspec")
-    (three / "qrels").mkdir()
-    (three / "qrels" / "test.tsv").write_text("q1\td3\t1\n")
-    bucket = fsspec.filesystem("memory")
-    bucket.put(str(three), "/bucket/data", recursive=True)
-
-    dataset = read("memory://bucket/data")
-
-    here = read(three)
-    assert list(whole(dataset)) == list(whole(here))
-    assert (dataset.fingerprint, dataset.qrels, dataset.query_ids) == (here.fingerprint, {"q1": {"d3": 1}}, ("q1",))
-    assert dataset.name == "data"
-    assert is_sharded(Path("memory://bucket/data"))  # typer makes a path of it, which takes a slash
-
-
 def test_one_file_can_be_cut_too(folder: Path) -> None:
     (folder / "corpus").rmdir()
     (folder / "corpus.jsonl").write_text(lines(documents(9)))
@@ -168,8 +151,3 @@ def test_an_endless_line_does_not_fill_the_memory(folder: Path, monkeypatch: pyt
     (folder / "corpus" / "a.jsonl").write_text('{"_id": "x", "text": "' + "a" * (2 << 20))
     with pytest.raises(DataError, match=r"a\.jsonl, line 1: longer than 1 MB"):
         read(folder)
-
-
-def test_an_unknown_protocol_is_one_line() -> None:
-    with pytest.raises(DataError, match=r"nonsense://x cannot be read: ValueError: Protocol not known"):
-        read("nonsense://x")

@@ -117,7 +117,7 @@ BAD_SPECS = [
     *((f"m@W4+[{option}]", f"{OPTION}.*; did you mean {re.escape(meant)}\\?$") for option, meant in
       {"HNSW": "+index=HNSW32", "hnsw32": "+index=HNSW32", "IVF64,PQ": "+index=IVF64,PQ16", "int8": "+emb=int8",
        "efSearch=64": "+search=efSearch=64", "greedy": "+solver=greedy",
-       "bf16": "+dtype=bf16 or +emb=bf16 or +maxsim=bf16"}.items()),
+       "bf16": "+dtype=bf16 or +emb=bf16"}.items()),
     ("m@W4+seed=1+[seed=1]", "second seed"),
     ("m@W4+seed=[]+gap", "missing value of seed"),
     ("m@W4+seed[]", "missing value of seed"),

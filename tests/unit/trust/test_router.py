@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from quantdrift.base.errors import QuantDriftError, RunError, ScoreError
 from quantdrift.base.records import with_checksum
-from quantdrift.trust.router import GapRouter, recovery_threshold
+from quantdrift.statistics.conformal import confidence_of, observe
+from quantdrift.trust.router import GapRouter, percentile_threshold, recovery_threshold
 from support.places import ROOT
-from support.routing_samples import classified
 
 # gaps 1, 2, 3, 4; the answers to inputs 0 and 2 change
 BEFORE = [[0.0, 0.4], [2.0, 0.0], [0.0, 0.1], [4.0, 0.0]]
@@ -32,16 +32,15 @@ def test_an_input_is_routed_strictly_below_the_threshold() -> None:
 
 @pytest.mark.parametrize(("percentile", "routed"), [(0, 0), (10, 1), (25, 1), (34, 2), (50, 2), (75, 3), (100, 4)])
 def test_a_percentile_routes_about_that_share_of_its_slice(percentile: int, routed: int) -> None:
-    router = GapRouter.at_percentile(AFTER, percentile)
-    assert router.routes(AFTER).sum() == routed
-    assert router == GapRouter.at_percentile(classified(BEFORE, AFTER), percentile)
+    threshold = percentile_threshold(confidence_of(AFTER, "gap"), percentile)
+    assert GapRouter(threshold=threshold).routes(AFTER).sum() == routed
 
 
 @pytest.mark.parametrize(("share", "routed"), [(0.5, 1), (0.51, 3), (1.0, 3)])
 def test_the_smallest_threshold_that_gives_back_a_share_of_the_changes(share: float, routed: int) -> None:
-    router = GapRouter.at_recovered_share((BEFORE, AFTER), share)
-    assert router.routes(AFTER).sum() == routed
-    assert router == GapRouter.at_recovered_share(classified(BEFORE, AFTER), share)
+    seen = observe((BEFORE, AFTER), "gap")
+    threshold = recovery_threshold(seen.confidence, seen.flipped, share)
+    assert GapRouter(threshold=threshold).routes(AFTER).sum() == routed
     # nine tenths of ten are nine
     assert recovery_threshold(np.arange(10.0), np.ones(10, dtype=bool), 0.9) == np.nextafter(8, 9)
 
@@ -56,13 +55,11 @@ def test_the_page_on_routing_serves_as_it_says(tmp_path: Path, monkeypatch: pyte
 
 def test_what_cannot_be_set_is_refused() -> None:
     with pytest.raises(QuantDriftError, match="none of the 4"):
-        GapRouter.at_recovered_share((AFTER, AFTER))
+        recovery_threshold(np.arange(4.0), np.zeros(4, dtype=bool), 0.9)
     with pytest.raises(QuantDriftError, match="above 0"):
-        GapRouter.at_recovered_share((BEFORE, AFTER), 0)
-    with pytest.raises(ScoreError, match="shapes"):
-        GapRouter.at_recovered_share((BEFORE, AFTER[:2]))
+        recovery_threshold(np.arange(4.0), np.ones(4, dtype=bool), 0)
     with pytest.raises(QuantDriftError, match="0 to 100"):
-        GapRouter.at_percentile(AFTER, 101)
+        percentile_threshold(np.arange(4.0), 101)
     for wrong in ({"threshold": float("nan")}, {"threshold": 1, "score": "entrpy"}):
         with pytest.raises(ValidationError):
             GapRouter(**wrong)
