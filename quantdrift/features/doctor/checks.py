@@ -96,7 +96,7 @@ def diagnose() -> dict[str, Any]:
     `problems` are sentences on what keeps the main job from working, and `advice` on anything else.
     """
     packages, hook, cache = components(), _hook_report(), _cache_report()
-    fine = hook["active"] and not hook["errors"]
+    fine, first = hook["active"] and not hook["errors"], [] if version_of("torch") else [_CPU_FIRST]
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -111,13 +111,7 @@ def diagnose() -> dict[str, Any]:
             for package in packages
             if package["name"] in NEEDED and package["install"]
         ],
-        "advice": [
-            *([] if version_of("torch") else [_CPU_FIRST]),
-            *([] if fine else [hook["advice"]]),
-            *_cache_advice(cache),
-            *_broken(),
-            *_warned(),
-        ],
+        "advice": [*first, *([] if fine else [hook["advice"]]), *_cache_advice(cache), *_broken(), *_warned()],
     }
 
 
