@@ -420,25 +420,12 @@ def carefully(place: str) -> Iterator[None]:
         complain(clean(f"no drift is measured on {place}: {str(error) or type(error).__name__}"))
 
 
-def summary(flip: float | None, floor: float | None, n: int) -> str:
-    """Return a line with the share of top-1 changes; the rest is in the harness's result."""
-    share = "an undefined share" if flip is None else f"{100 * flip:.1f} %"
-    noise = "" if floor is None else f" (noise floor {100 * floor:.1f} %)"
-    return f"another top-1 for {share} of {n:,} inputs{noise}"
-
-
 def screen_of(runs: Sequence[Run]) -> str:
-    """What a harness's command ends with: the screen of its run; of several, a verdict and a command each."""
+    """What a harness's command ends with: the screen of its run; of several, a command and a verdict each."""
     if len(runs) == 1:
         return as_text(run_output(runs[0]))
-    lines = []
-    for run in runs:
-        data = run.record["data"]
-        on = " ".join(filter(None, (data["name"], data.get("split"), data.get("subset"))))
-        lines.append(
-            f"{run.verdict.word}: {run.record['spec']} on {on}; quantdrift show {shlex.quote(str(near(run.path)))}"
-        )
-    return "\n".join(lines)
+    shows = [(f"quantdrift show {shlex.quote(str(near(run.path)))}", run) for run in runs]
+    return "\n".join(f"{show}   # {run.record['data']['name']}: {run.verdict.word}" for show, run in shows)
 
 
 # --- the similarity of a score function -------------------------------------------------------------

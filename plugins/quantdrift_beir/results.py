@@ -10,9 +10,10 @@ from typing import Any
 
 from quantdrift.base.display import clean, complain, say
 from quantdrift.base.errors import UnknownNameError, UnsupportedError
+from quantdrift.base.text import percent
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.evidence.record import Evidence
-from quantdrift.harness import Outcome, Results, summary
+from quantdrift.harness import Outcome, Results
 from quantdrift.measuring.flow import with_qrels
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.base import MetricError, cutoff_text
@@ -121,8 +122,9 @@ def paired_results(
     record = outcome.record(spec, pair, model={}, data=data, started=started)
     drift = Drift(evidence=outcome.evidence, reference=outcome.results("reference"), record=record)
     if shown:
-        line = summary(drift["flip@1"].value, drift["noise_floor"].value, outcome.evidence.n_inputs)
-        say(f"drift of {clean(str(spec))}: {line}", error=True)
+        flips, noise = (percent(drift[name].value) for name in ("flip@1", "noise_floor"))
+        of = f"{flips} of {outcome.evidence.n_inputs:,} inputs have another top-1 (noise alone: {noise})"
+        say(f"{clean(str(spec))}: {of}", error=True)
     return PairedResults(outcome.results("candidate"), drift)
 
 

@@ -47,10 +47,6 @@ def _constant(arm: str, top: Top) -> str:
     return f"the {arm} answers all {len(items):,} inputs alike" if same and len(items) >= _ALIKE else ""
 
 
-def _first(k: int) -> str:
-    return f"the first {k} answers" if k > 1 else "the first answers"
-
-
 def _near_chance(evidence: Evidence) -> str:
     """A sentence if the reference finds no more than random picks; else, or if that cannot be told, empty.
 
@@ -70,7 +66,8 @@ def _near_chance(evidence: Evidence) -> str:
     found = int(hits[rows].sum())
     if found > expected + _Z * spread:
         return ""
+    firsts = "first answers" if k.max() == 1 else f"first {int(k.max())} answers"
     return (
-        f"over {rows.sum():,} inputs, {_first(int(k.max()))} of the reference hold {found:,} right ones, and random "
-        f"picks would hold {expected:.3g}: the loss of right answers cannot be determined"
+        f"among the reference's {firsts} to {rows.sum():,} inputs right ones number {found:,}, and random picks would "
+        f"give {expected:.3g}: the loss of right answers cannot be determined"
     )

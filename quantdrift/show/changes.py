@@ -94,7 +94,7 @@ def changes_grid(
         changed_columns(texts, exact=evidence.exact, classes=answers(record) != "top-1"),
         listed,
         title=f"{worst}{what}{f' ({parts})' if parts else ''}",
-        lines=[f"{texts.told[0].upper()}{texts.told[1:]}"] if listed and not texts.inputs else [],
+        lines=[f"{texts.told[0].upper()}{texts.told[1:]}"] if listed and texts.told and not texts.inputs else [],
     )
     return replace(grid, plain=[line for n, row in enumerate(grid.rows, start=1) for line in _lines(n, *row)])
 

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from quantdrift.base.text import counted
@@ -45,6 +45,7 @@ def run_output(run: Run, *, task: str | None = None, everything: bool = False) -
     grids, changed = [figure_grid(record)], changed_inputs(evidence)
     if changed:
         texts = read_texts(run, task=task)
+        texts = texts if run.keeper is None else replace(texts, told="")  # a hint would name a folder that goes
         grids.insert(0, changes_grid(record, evidence, changed, changed[:_WORST], texts))
     made = [words.weights_line(record), *words.candidate_lines(record), f"signature: {signature(record)}"]
     commands = {outcome.command: outcome.next}

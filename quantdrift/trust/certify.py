@@ -112,7 +112,8 @@ class Certified:
         tested, splits = self.n_inputs - self.n_calibration, counted(self.n_splits, "random split")
         return (
             f"{self.n_inputs:,} inputs, of which {self.n_calibration:,} calibrate and {tested:,} are tested, over "
-            f"{splits} (± is the standard deviation over them); {percent(self.flip_rate)} of the answers changed."
+            f"{splits}: shares are of those tested, ± is the standard deviation over the splits. "
+            f"{percent(self.flip_rate)} of all answers changed."
         )
 
 

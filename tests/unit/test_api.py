@@ -221,6 +221,11 @@ def test_a_notebook_shows_a_run_as_text_and_not_as_markup() -> None:
     assert all(part in html for part in ("&lt;script&gt;", "Verdict: "))
 
 
+def test_a_temporary_run_names_no_folder_that_goes() -> None:
+    run = drift(TWO, TWO[:, ::-1])
+    assert str(run.path) not in run.summary()
+
+
 def test_a_run_writes_its_page(tmp_path: Path) -> None:
     data = RetrievalDataset.of({"q": "which cow", "r": "which goat"}, ["a cow", "a goat"])
     run = drift(TWO, TWO[:, ::-1], data)

@@ -69,11 +69,11 @@ def command(
 
     joint: at most the level of all answers is accepted although it changed, on average (the paper's check).
 
-    answers accepted: the share that can be used without asking full precision.
+    accepted: the share of answers that can be used without asking full precision.
 
     changed, of those: what a conditional level bounds.
 
-    accepted and changed, of all: what a joint level bounds.
+    accepted and changed: a share of all answers; what a joint level bounds.
 
         quantdrift certify RUN --alpha 0.1 --alpha 0.01
 
@@ -114,8 +114,8 @@ def command(
             Grid(
                 title=f"{listed[-1]['spec']} on {listed[-1]['data']}",
                 head=[
-                    *("level", "guarantee", "statistic", "answers accepted", "changed, of those"),
-                    *("accepted and changed, of all", "accepted where"),
+                    *("level", "guarantee", "statistic", "accepted", "changed, of those"),
+                    *("accepted and changed", "accepted where"),
                 ],
                 rows=[_row(entry) for entry in sorted(certified.certificates, key=lambda entry: -entry.alpha)],
                 words={"guarantee", "statistic", "accepted where"},
