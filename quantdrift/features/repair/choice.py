@@ -247,6 +247,7 @@ class Repair:
         chosen: the recommended one of them.
         plain: the plain scheme on the other inputs.
         confirmed: the chosen deployment on the other inputs, with its difference from the plain scheme there.
+        left: number of configurations that were not begun, for lack of time.
     """
 
     budget: Budget
@@ -255,6 +256,7 @@ class Repair:
     chosen: Deployment
     plain: Deployment
     confirmed: Deployment
+    left: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -269,6 +271,7 @@ class Repair:
                 for deployment, is_best in zip(self.deployments, front(self.deployments), strict=True)
             ],
             "chosen": self.deployments.index(self.chosen),
+            "not_begun": self.left,
             "confirmed": {
                 "n": self.confirmed.flips.n,
                 "inputs": "a part of which neither trials nor the choice saw any",

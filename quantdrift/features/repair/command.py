@@ -1,13 +1,17 @@
 """`quantdrift repair`: find the deployment of a model that changes the fewest answers."""
 
+from __future__ import annotations
+
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
-from quantdrift.base.text import percent, with_interval
+from quantdrift.base.text import counted, percent, with_interval
 from quantdrift.builtin.weights import not_plain
 from quantdrift.cli.options import OnData, OnModel, argument, flag, option, prints
 from quantdrift.features.repair import choice
@@ -16,6 +20,9 @@ from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, table
 from quantdrift.spec.grammar import Spec, options_of, parse
 from quantdrift.spec.remedies import check_repairable
+
+if TYPE_CHECKING:
+    from quantdrift.data.labelled import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +45,10 @@ class RepairOptions(OnData, OnModel):
     )
     thorough: bool = flag(
         "--thorough: Try more, in about an hour: further stages on the best of every group size, and longer tuning."
+    )
+    minutes: float | None = option(
+        "N: Begin nothing more after N minutes, and recommend the best so far; the same command goes on from there.",
+        min=0,
     )
     out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
     k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
@@ -67,30 +78,36 @@ def command(options: RepairOptions) -> Output:
         raise QuantDriftError(f"{spec}: --bits and --quantizers are of weights, and none are searched for here")
     quantizers = _quantizers(options.quantizers)
     from quantdrift.allocation.record import nameable
-    from quantdrift.base.records import check_writable
-    from quantdrift.candidate.refusals import check_spec
     from quantdrift.data.labelled import ClassificationDataset
 
     if not nameable(str(options.out)):
         raise QuantDriftError(f"--out {options.out}: expected no spaces, '+' and '@', as specs name a file in it")
     dataset = options.dataset
+    limits = {"bits": options.bits, "stored": options.stored, "time": options.time, "thorough": options.thorough}
+    with options.stoppable(f"{options.out} is not finished"):
+        repair = repaired(spec, dataset, options, quantizers=quantizers, **limits)
+    return Output(
+        data=repair.to_json(),
+        title=f"{options.spec} on {dataset.name}: at most {_limits(repair)}",
+        grids=[*([_trials(repair)] if _made(repair) else []), _deployments(repair)],
+        lines=recommended(repair),
+        next=_next(spec, repair, options, classes=isinstance(dataset, ClassificationDataset)),
+    )
+
+
+def repaired(spec: Spec, dataset: Dataset, options: Any, **limits: Any) -> choice.Repair:
+    """Search for a better deployment with the model, folder, minutes, depth and seed of a command's options."""
+    from quantdrift.base.records import check_writable
+    from quantdrift.candidate.refusals import check_spec
+
     check_spec(spec)
     check_writable(options.out.absolute() / "runs", what="a run")
     from quantdrift.features.repair.search import Tuner
 
     how = options.how
-    how["settings"] = replace(how["settings"], k=options.k, seed=options.seed)
-    how |= {"bits": options.bits, "stored": options.stored, "time": options.time}
-    how |= {"quantizers": quantizers, "thorough": options.thorough}
-    with options.stoppable(f"{options.out} is not finished"):
-        repair = Tuner(spec=spec, dataset=dataset, out=options.out, **how).repaired()
-    return Output(
-        data=repair.to_json(),
-        title=f"{options.spec} on {dataset.name}: at most {_limits(repair)}",
-        grids=[*([_trials(repair)] if _made(repair) else []), _deployments(repair)],
-        lines=_verdict(repair),
-        next=_next(spec, repair, options, classes=isinstance(dataset, ClassificationDataset)),
-    )
+    how["settings"] = replace(how["settings"], k=options.k, seed=options.seed, noise_floor=False)
+    minutes = math.inf if options.minutes is None else options.minutes
+    return Tuner(spec=spec, dataset=dataset, out=options.out, minutes=minutes, **how, **limits).repaired()
 
 
 def _limits(repair: choice.Repair) -> str:
@@ -183,7 +200,8 @@ def _short(scheme: Scheme) -> str:
     return str(scheme) if file is None else choice.named_by(Path(file).name, scheme)
 
 
-def _verdict(repair: choice.Repair) -> list[str]:
+def recommended(repair: choice.Repair) -> list[str]:
+    """What is recommended, by what it does on inputs that took no part in the choice, and what was left out."""
     chosen, confirmed = repair.chosen, repair.confirmed
     flips, difference = confirmed.flips, confirmed.difference
     if chosen is repair.deployments[0]:
@@ -202,7 +220,18 @@ def _verdict(repair: choice.Repair) -> list[str]:
             f"{with_interval(freest.flips)} of the inputs of the choice, and the recommended one "
             f"{with_interval(chosen.flips)}."
         )
+    if repair.left:
+        lines.append(
+            f"{counted(repair.left, 'configuration')} more could not be tried in this time (--minutes); the same "
+            "command goes on from there."
+        )
     return lines
+
+
+def named_spec(model: str, scheme: Scheme) -> str:
+    """The spec of a scheme, as it is typed where its widths are in a file."""
+    file = scheme.option("allocation")
+    return f"{model}@{scheme if file is None else choice.named_by(file, scheme)}"
 
 
 def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes: bool) -> list[str]:
@@ -212,8 +241,7 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes:
     from quantdrift.models.files.saved import check_savable
 
     chosen, same = repair.chosen, f"{'' if classes else f' {options.data_words}'}{options.model_words}"
-    file = chosen.scheme.option("allocation")
-    named = f"{spec.model}@{chosen.scheme if file is None else choice.named_by(file, chosen.scheme)}"
+    named = named_spec(spec.model, chosen.scheme)
     lines = [f"\nrun it: quantdrift run {shlex.quote(named)} {options.data_words}{options.model_words}"]
     lines += [f"its run: {chosen.run}", f"the remaining changes: quantdrift show {shlex.quote(chosen.run)}"]
     if chosen.scheme.query_only:
@@ -222,7 +250,7 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes:
     kept = tuple(pair for pair in chosen.scheme.options if f"+{pair[0]}=" not in stored)
     with suppress(UnsupportedError, SpecError):  # what quantize refuses, or where no model is quantized, is not advised
         scheme = replace(chosen.scheme, query_only=False, options=kept)
-        named = f"{spec.model}@{scheme if file is None else choice.named_by(file, scheme)}"
+        named = named_spec(spec.model, scheme)
         check_savable(scheme)
         check_saved(resolve(spec.model), options.revision)
         refuse_uncalibrated(Spec(model=spec.model, scheme=scheme), has_data=not classes)
