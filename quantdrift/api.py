@@ -40,8 +40,9 @@ from quantdrift.data.labelled import (
     match_labels,
     of_table,
     read_folder,
+    searched,
 )
-from quantdrift.data.retrieval import RetrievalDataset, check_string, counted, facts_of, keeping_own_ids, named
+from quantdrift.data.retrieval import RetrievalDataset, counted, facts_of, keeping_own_ids, named
 from quantdrift.data.tables import Columns, frame_table
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.diff import Diff, write_diff
@@ -242,7 +243,7 @@ def drift(
         assert where is not None  # one of the two is there
         if searches:
             _refuse({**said, "qrels": None}, {"qrels"}, "retrievers")
-            diff = _of_searches(reference, candidate, dataset, data, qrels, k=k, noise=noise_floor)
+            diff = _of_searches((reference, candidate), dataset, data, qrels, k=k, noise=noise_floor)
             run = folder.judged_with(write_diff(diff, where)[0], allowed)
         elif not _is_model(reference):
             evidence, record = _of_arrays(reference, candidate, dataset, said, k)
@@ -383,24 +384,16 @@ def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder
 # --- retrievers -------------------------------------------------------------------------------
 
 
-def _of_searches(
-    reference: Any, candidate: Any, dataset: Dataset | None, data: Any, qrels: Qrels | None, **how: Any
-) -> Diff:
+def _of_searches(arms: Any, dataset: Dataset | None, data: Any, qrels: Qrels | None, **how: Any) -> Diff:
     """Ask two retrievers the queries of data, or queries alone."""
-    if dataset is not None and not isinstance(dataset, RetrievalDataset):
-        raise DataError(f"expected queries for the retrievers; {dataset.name} has labelled inputs")
+    pairs = [*data.items()] if isinstance(data, Mapping) else [*enumerate(data or ())] if dataset is None else []
     if dataset is not None:
-        pairs, labels = zip(dataset.query_ids, dataset.queries, strict=True), qrels or dataset.qrels
-    else:
-        pairs, labels = (data or {}).items() if isinstance(data, Mapping) else enumerate(data or ()), qrels
-    queries = {named(key, "a query's id"): text for key, text in pairs}
-    for text in queries.values():
-        check_string(text, "a query")
-    if not queries:
-        raise DataError("expected queries for the retrievers: texts, id to text, or data that have some")
-    name = "queries" if dataset is None else dataset.name
-    graded = {str(query): {str(item): grade for item, grade in held.items()} for query, held in (labels or {}).items()}
-    return diff_of_searches(reference, candidate, queries, data=name, qrels=graded or None, **how)
+        held = searched(dataset)
+        pairs, qrels = [*zip(held.query_ids, held.queries, strict=True)], qrels or held.qrels
+    queries = {named(key, "a query's id"): named(text, "a query") for key, text in pairs}
+    graded = {str(query): {str(item): n for item, n in grades.items()} for query, grades in (qrels or {}).items()}
+    how |= {"data": "queries" if dataset is None else dataset.name, "qrels": graded or None}
+    return diff_of_searches(*arms, queries, **how)
 
 
 # --- arrays -----------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def _of_rankings(
     labels = qrels or a.qrels or b.qrels
     cut = [part.depth for part in (a, b) if part.depth is not None]
     complete = complete or (a.complete and b.complete and same_items)
-    how = {"scored": a.scored and b.scored, "ordered": a.ordered and b.ordered}
+    how: Any = {"scored": a.scored and b.scored, "ordered": a.ordered and b.ordered}
     evidence = evidence_of_rankings(*rankings, qrels=labels, complete=complete, depth=min([DEPTH, *cut]), **how)
     lists, notes = [], _labels_missing(labels, list(rankings[0]))
     for part, arm in zip((a, b), rankings, strict=True):

@@ -5,14 +5,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice, pairwise
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from quantdrift.base.display import one_line
 from quantdrift.base.errors import DataError
-from quantdrift.data.retrieval import check_string, excerpt
+from quantdrift.data.retrieval import excerpt, named
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Noise
 from quantdrift.finished.contents import FinishedRun, Part, digest
@@ -21,7 +21,7 @@ from quantdrift.finished.rankings import Qrels, evidence_of_rankings
 
 Search = Callable[[str], Iterable[Any]]
 """From a query to ids, best first, or to pairs of id and score, where higher is better."""
-_EXPECTED = "ids (texts or whole numbers), best first, or pairs of id and score"
+_EXPECTED = "expected ids (texts or whole numbers), each once and best first, or pairs of id and score"
 
 
 def diff_of_searches(
@@ -41,67 +41,47 @@ def diff_of_searches(
     Raises:
         DataError: a retriever fails for a query, or returns something else than answers.
     """
-    runs = [_asked(search, queries, data, k) for search in (a, b)]
-    diff = diff_runs(*runs, qrels=qrels)
+    once, other = (_asked(search, queries, data, k) for search in (a, b))
+    diff = diff_runs(once, other, qrels=qrels)
     (part,) = diff.parts
     if noise and part.evidence is not None:
-        once, again = runs[0].parts[""], _asked(a, queries, data, k).parts[""]
-        twice = evidence_of_rankings(once.content, again.content, scored=once.scored, ordered=True)
-        epsilon = np.maximum(np.abs(twice.delta_min), np.abs(twice.delta_max))
-        floor = Noise(flips=np.asarray(perturbation.flips(twice), dtype=np.bool_), epsilon=epsilon)
+        again, scored = _asked(a, queries, data, k).parts[""].content, once.parts[""].scored
+        twice = evidence_of_rankings(once.parts[""].content, again, scored=scored, ordered=True)
+        moved = np.maximum(np.abs(twice.delta_min), np.abs(twice.delta_max))
+        floor = Noise(flips=np.asarray(perturbation.flips(twice), dtype=np.bool_), epsilon=moved)
         part = replace(part, evidence=replace(part.evidence, noise=floor))
-    texts = digest(*(text for item in queries.items() for text in item))
-    return replace(diff, parts=(replace(part, asked=texts),))
+    return replace(diff, parts=(replace(part, asked=digest(json.dumps(dict(queries)))),))
 
 
 def _asked(search: Search, queries: Mapping[str, str], data: str, k: int) -> FinishedRun:
-    """Ask a retriever all queries."""
-    name = getattr(search, "__name__", type(search).__name__)
-    rankings: dict[str, dict[str, float]] = {}
+    """Ask a retriever all queries; answers without scores have NaN."""
+    name, rankings = getattr(search, "__name__", type(search).__name__), dict[str, dict[str, float]]()
     for query, text in queries.items():
-        where = f"{name}, of the query {query!r}"
         try:
-            given = search(text)
-            answers = None if isinstance(given, str | bytes | Mapping) else list(islice(given, k))
+            rankings[query] = _ranking(search(text), k)
         except Exception as error:  # whatever it is, it is the retriever's own
-            raise DataError(f"{where}: expected {_EXPECTED}; it failed: {type(error).__name__}: {error}") from error
-        if answers is None:
-            raise DataError(f"{where}: expected {_EXPECTED}; got {excerpt(given)}")
-        rankings[query] = _ranking(answers, where)
-    marks = [math.isnan(score) for ranking in rankings.values() for score in ranking.values()]
-    if any(marks) and not all(marks):
+            told = one_line(f"{_EXPECTED}; {type(error).__name__}: {error}")
+            raise DataError(f"{name}, for the query {query!r}: {told}") from error
+    without = {math.isnan(score) for ranking in rankings.values() for score in ranking.values()}
+    if len(without) > 1:
         raise DataError(f"{name}: expected scores of all answers, or of none; got some")
     longest = max(map(len, rankings.values()), default=0)
     short = sum(len(ranking) < longest for ranking in rankings.values())
-    notes = (f"{name} returned fewer than {longest:,} answers to {short:,} of {len(queries):,} queries",)
-    part = Part(kind="rankings", content=rankings, depth=k, ordered=True, scored=not any(marks))
-    return FinishedRun(
-        path=Path(name),
-        format="function",
-        name=name,
-        digest=digest(json.dumps(rankings)),
-        parts={"": part},
-        data=data,
-        notes=notes if short else (),
-    )
+    told = f"{name} returned fewer than {longest:,} answers to {short:,} of {len(queries):,} queries"
+    part = Part(kind="rankings", content=rankings, depth=k, ordered=True, scored=True not in without)
+    about: Any = {"path": Path(name), "format": "function", "name": name, "digest": digest(json.dumps(rankings))}
+    return FinishedRun(**about, parts={"": part}, data=data, notes=(told,) if short else ())
 
 
-def _ranking(answers: Iterable[Any], where: str) -> dict[str, float]:
-    """The answers to one query: id to score, NaN where there are no scores."""
-    ranking: dict[str, float] = {}
-    for answer in answers:
-        pair = answer if isinstance(answer, tuple | list) and len(answer) == 2 else (answer, math.nan)  # noqa: PLR2004
-        item, score = pair
-        if not isinstance(item, str | Integral) or isinstance(item, bool) or not isinstance(score, Real):
-            raise DataError(f"{where}: expected {_EXPECTED}; got {excerpt(answer)}, a {type(answer).__name__}")
-        if pair is answer and not math.isfinite(score):
-            raise DataError(f"{where}: expected finite scores; that of {excerpt(item)} is {score}")
-        check_string(str(item), where)
-        if str(item) in ranking:
-            raise DataError(
-                f"{where}: {str(item)!r} is there twice; expected each id once, such as its best chunk alone"
-            )
-        ranking[str(item)] = float(score)
-    if any(before < after for before, after in pairwise(ranking.values())):
-        raise DataError(f"{where}: scores rise along the list; expected the best first (distances: with a minus sign)")
-    return ranking
+def _ranking(given: Any, k: int) -> dict[str, float]:
+    """The answers to one query, id to score; NaN where there are no scores."""
+    if isinstance(given, str | bytes | Mapping):
+        raise DataError(f"got {excerpt(given)}")
+    pairs = [one if isinstance(one, tuple | list) else (one, None) for one in islice(given, k)]
+    names = [named(int(item) if isinstance(item, np.integer) else item, "an id") for item, _ in pairs]
+    scores = [math.nan if score is None else float(score) for _, score in pairs]
+    if len(set(names)) < len(names):
+        raise DataError("an id is there twice")
+    if any(before < after for before, after in pairwise(scores)):
+        raise DataError("scores rise along the list (distances: give them a minus sign)")
+    return dict(zip(names, scores, strict=True))

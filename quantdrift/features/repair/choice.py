@@ -6,6 +6,7 @@ measured one.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,12 +70,15 @@ def staged_configurations(scheme: Scheme, kind: Kind, *, thorough: bool) -> list
     ]
 
 
-def named_by(file: str, scheme: Scheme) -> str:
-    """The scheme of a spec whose widths are in a file."""
+def named(scheme: Scheme, *, path: bool = True) -> str:
+    """The scheme as it is typed: where its widths are in a file, by the path or the name of that."""
+    if (file := scheme.option("allocation")) is None:
+        return str(scheme)
     of_widths = {"allocation", "widths", "queries", "solver", "units"}
     options = [f"+{key}={value}" for key, value in scheme.options if key not in of_widths]
     inputs = f" (A{scheme.activation_bits})" if scheme.activation_bits else ""
-    return f"{file}{inputs}-{scheme.quantizer}{'+query' if scheme.query_only else ''}{''.join(options)}"
+    place = file if path else Path(file).name
+    return f"{place}{inputs}-{scheme.quantizer}{'+query' if scheme.query_only else ''}{''.join(options)}"
 
 
 # --- results --------------------------------------------------------------------------------------

@@ -1,14 +1,11 @@
 """`quantdrift repair`: find the deployment of a model that changes the fewest answers."""
 
-from __future__ import annotations
-
-import math
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
 from quantdrift.base.text import counted, percent, with_interval
@@ -20,9 +17,6 @@ from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, table
 from quantdrift.spec.grammar import Spec, options_of, parse
 from quantdrift.spec.remedies import check_repairable
-
-if TYPE_CHECKING:
-    from quantdrift.data.labelled import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +40,7 @@ class RepairOptions(OnData, OnModel):
     thorough: bool = flag(
         "--thorough: Try more, in about an hour: further stages on the best of every group size, and longer tuning."
     )
-    minutes: float | None = option(
-        "N: Begin nothing more after N minutes, and recommend the best so far; the same command goes on from there.",
-        min=0,
-    )
+    minutes: float | None = option("N: Begin nothing more after N minutes; the same command goes on from there.", min=0)
     out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
     k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
     seed: int = option("Random seed for which queries are held out.", default=0)
@@ -95,7 +86,7 @@ def command(options: RepairOptions) -> Output:
     )
 
 
-def repaired(spec: Spec, dataset: Dataset, options: Any, **limits: Any) -> choice.Repair:
+def repaired(spec: Spec, dataset: Any, options: Any, **limits: Any) -> choice.Repair:
     """Search for a better deployment with the model, folder, minutes, depth and seed of a command's options."""
     from quantdrift.base.records import check_writable
     from quantdrift.candidate.refusals import check_spec
@@ -106,8 +97,8 @@ def repaired(spec: Spec, dataset: Dataset, options: Any, **limits: Any) -> choic
 
     how = options.how
     how["settings"] = replace(how["settings"], k=options.k, seed=options.seed, noise_floor=False)
-    minutes = math.inf if options.minutes is None else options.minutes
-    return Tuner(spec=spec, dataset=dataset, out=options.out, minutes=minutes, **how, **limits).repaired()
+    how |= {"out": options.out, "minutes": options.minutes}
+    return Tuner(spec=spec, dataset=dataset, **how, **limits).repaired()
 
 
 def _limits(repair: choice.Repair) -> str:
@@ -195,9 +186,7 @@ def _deployments(repair: choice.Repair) -> Grid:
 
 
 def _short(scheme: Scheme) -> str:
-    """The scheme, with the name of the file instead of the path if its widths are in a file."""
-    file = scheme.option("allocation")
-    return str(scheme) if file is None else choice.named_by(Path(file).name, scheme)
+    return choice.named(scheme, path=False)
 
 
 def recommended(repair: choice.Repair) -> list[str]:
@@ -220,18 +209,8 @@ def recommended(repair: choice.Repair) -> list[str]:
             f"{with_interval(freest.flips)} of the inputs of the choice, and the recommended one "
             f"{with_interval(chosen.flips)}."
         )
-    if repair.left:
-        lines.append(
-            f"{counted(repair.left, 'configuration')} more could not be tried in this time (--minutes); the same "
-            "command goes on from there."
-        )
-    return lines
-
-
-def named_spec(model: str, scheme: Scheme) -> str:
-    """The spec of a scheme, as it is typed where its widths are in a file."""
-    file = scheme.option("allocation")
-    return f"{model}@{scheme if file is None else choice.named_by(file, scheme)}"
+    more = f"{counted(repair.left, 'configuration')} more did not fit into --minutes; the same command goes on there."
+    return [*lines, more] if repair.left else lines
 
 
 def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes: bool) -> list[str]:
@@ -241,7 +220,7 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes:
     from quantdrift.models.files.saved import check_savable
 
     chosen, same = repair.chosen, f"{'' if classes else f' {options.data_words}'}{options.model_words}"
-    named = named_spec(spec.model, chosen.scheme)
+    named = f"{spec.model}@{choice.named(chosen.scheme)}"
     lines = [f"\nrun it: quantdrift run {shlex.quote(named)} {options.data_words}{options.model_words}"]
     lines += [f"its run: {chosen.run}", f"the remaining changes: quantdrift show {shlex.quote(chosen.run)}"]
     if chosen.scheme.query_only:
@@ -250,7 +229,7 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes:
     kept = tuple(pair for pair in chosen.scheme.options if f"+{pair[0]}=" not in stored)
     with suppress(UnsupportedError, SpecError):  # what quantize refuses, or where no model is quantized, is not advised
         scheme = replace(chosen.scheme, query_only=False, options=kept)
-        named = named_spec(spec.model, scheme)
+        named = f"{spec.model}@{choice.named(scheme)}"
         check_savable(scheme)
         check_saved(resolve(spec.model), options.revision)
         refuse_uncalibrated(Spec(model=spec.model, scheme=scheme), has_data=not classes)

@@ -9,7 +9,6 @@ Stored embeddings and indexes need no trials: the embeddings of both arms are th
 the stages offer is tried beside the plain scheme, and then once more beside the best of all.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
@@ -96,7 +95,7 @@ class Tuner:
     time: float | None = None
     quantizers: Sequence[str] = choice.TRIED
     thorough: bool = False
-    minutes: float = math.inf
+    minutes: float | None = None
     begun: float = field(init=False, default_factory=monotonic)
     left: set[Scheme] = field(init=False, default_factory=set)
     model: LocalModel = field(init=False)
@@ -155,7 +154,7 @@ class Tuner:
 
     def _too_late(self, scheme: Scheme, share: float = 1.0) -> bool:
         """Whether a share of the minutes is used, so that a configuration is not begun, but counted."""
-        late = monotonic() - self.begun > 60 * share * self.minutes
+        late = self.minutes is not None and monotonic() - self.begun > 60 * share * self.minutes
         self.left |= {scheme} if late else set()
         return late
 

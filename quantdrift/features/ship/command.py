@@ -1,15 +1,12 @@
 """`quantdrift ship`: may a deployment be shipped, what breaks, what mends it, and at what cost?"""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -18,26 +15,23 @@ from quantdrift.base.errors import DataError, MissingExtraError, QuantDriftError
 from quantdrift.base.text import with_interval
 from quantdrift.cli.measuring import measured, output_folder
 from quantdrift.cli.options import MeasuringAny, argument, option, prints
+from quantdrift.data.labelled import Dataset
 from quantdrift.features.repair import choice
 from quantdrift.finished.texts import read_texts
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.runs.changes import changed_inputs
+from quantdrift.runs.folder import Run, read_run
 from quantdrift.runs.verdict import Verdict, typed, verdict
-from quantdrift.runs.words import Record, data_line, estimates_of, query_ratio, stored_bytes
+from quantdrift.runs.words import data_line, estimates_of, query_ratio, stored_bytes
 from quantdrift.show.changes import changed_columns, changes_grid
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Column, records, table
+from quantdrift.show.tables import Grid, records
 from quantdrift.spec.grammar import Spec, is_endpoint, parse, parse_pair, stages_of
-
-if TYPE_CHECKING:
-    from quantdrift.data.labelled import Dataset
-    from quantdrift.runs.folder import Run
-    from quantdrift.statistics.estimates import Estimate
 
 _BROKEN = 3
 """Changed answers that are shown, the worst first."""
 _ANSWERS = {"good": ("yes", 0), "warn": ("no", 1), "bad": ("no", 1), "plain": ("not known", 4)}
-"""The answer to "may it be shipped?" for each tone of a verdict, and the exit code, which is the gate's."""
+"""The answer to "may I ship it?" for each tone of a verdict, and the exit code, which is the gate's."""
 _ENOUGH = 300
 """Inputs of which a third can show that a deployment may be shipped, where the answer was not known before."""
 
@@ -51,22 +45,19 @@ class ShipOptions(MeasuringAny):
         "model alone, of which the usual schemes are tried."
     )
     minutes: float = option(
-        "N: Minutes for trying what changes fewer answers, where the answer is not yes; 0 tries nothing.",
-        default=10.0,
-        min=0,
+        "N: Minutes for trying what changes fewer answers, where the answer is not yes; 0 tries nothing.", 10.0, min=0
     )
-    plan = False  # of a study's options
+    plan = False  # which a study asks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
-    """A deployment as it is typed, with its run and the verdict on it."""
+    """A deployment as it is typed, with its run, the verdict on it, and what each of its stages changes."""
 
     name: str
     run: Run
     outcome: Verdict
     parts: Sequence[str] = ()
-    """What each of its stages changes."""
 
     @property
     def ships(self) -> str:
@@ -74,19 +65,25 @@ class _Measured:
         return _ANSWERS[self.outcome.tone][0]
 
     @property
-    def flips(self) -> Estimate:
-        """Share of the inputs that count whose top-1 changed."""
-        return estimates_of(self.run.record)["flip@1"]
+    def cost(self) -> Mapping[str, Any]:
+        """What it takes and what it changes, on the inputs that the record counts."""
+        record, flips = self.run.record, estimates_of(self.run.record)["flip@1"]
+        bits = (record.get("bits_per_weight") or {}).get("all_parameters")
+        takes = {"bits a weight": (bits, 2), "bytes a document": (stored_bytes(record), None)}
+        takes["time of a query (exact search: 1)"] = (query_ratio(record), 2)
+        prices = {name: value if value is None else round(value, digits) for name, (value, digits) in takes.items()}
+        changes = {"inputs": flips.n, "other answers": with_interval(flips), "may I ship it?": self.ships}
+        return {"deployment": self.name, **prices, **changes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """The search for what changes fewer answers: what it found, if anything, what to say of it, how to go on."""
+    """The search for what changes fewer answers: what it found, what to say of it, and how to go on."""
 
-    found: _Measured | None = None
+    found: Sequence[_Measured] = ()
     lines: Sequence[str] = ()
     command: str = ""
-    repair: choice.Repair | None = None
+    repair: Mapping[str, Any] | None = None
 
 
 @prints("json")
@@ -110,21 +107,24 @@ def command(options: ShipOptions) -> Output:
     tried = list(_measured(options, dataset))
     good = [one for one in tried if one.ships == "yes"]
     subject = _with_parts(good[-1] if good else tried[0], options, dataset)
-    return _page(tried, subject, _mended(subject, options, dataset), options)
+    return _page(tried, subject, _search(subject, options, dataset), options.task)
+
+
+def page_of(run: Run, task: str) -> Output:
+    """The page of one run, with texts from a task."""
+    one = _Measured(name=str(run.record["spec"]), run=run, outcome=verdict(run.record))
+    return _page([one], one, _Search(), task)
 
 
 def _measured(options: ShipOptions, dataset: Dataset) -> Iterator[_Measured]:
     """Measure the deployment that is named; of a model alone the usual ones, until one may not be shipped.
 
-    Each is judged only where the one before may be shipped, in an order that is fixed beforehand, so that the chance
-    of a wrong yes is that of one verdict.
+    The order is fixed beforehand, and each is judged only where the one before may be shipped, so that the chance of a
+    wrong yes is that of one verdict.
     """
     alone = not any(mark in options.spec for mark in ("@", " vs "))
     if alone and (is_endpoint(options.spec) or options.out is not None):
-        raise QuantDriftError(
-            f"{options.spec}: a model alone is measured under several schemes, so it takes no server and no --out; "
-            "expected MODEL@SCHEME, or MODEL vs CANDIDATE"
-        )
+        raise QuantDriftError(f"{options.spec} alone, several schemes: expected no server and no --out; add @SCHEME")
     for pair in _usual(options.spec, dataset) if alone else [parse_pair(options.spec)]:
         note(f"measures {pair} on {dataset.name}, and the noise of full precision")
         run = measured(pair, options)
@@ -134,54 +134,50 @@ def _measured(options: ShipOptions, dataset: Dataset) -> Iterator[_Measured]:
             return
 
 
-def _usual(model: str, dataset: Dataset) -> list[Spec]:
+def _usual(model: str, dataset: Dataset) -> Iterator[Spec]:
     """A model at 8 bits, and at 4 by the first calibrated quantizer that is installed and goes with the data."""
     from quantdrift.candidate.refusals import check_pair, check_spec
 
-    four = parse(f"{model}@W4-rtn")
-    for name in [name for name, entry in QUANTIZERS.items() if entry.calibrated and entry.in_repair]:
+    yield parse(f"{model}@W8-rtn")
+    for name in (*(name for name, entry in QUANTIZERS.items() if entry.calibrated and entry.in_repair), "rtn"):
         with suppress(MissingExtraError, UnsupportedError):
-            spec = replace(four, scheme=replace(four.scheme, quantizer=name))
+            spec = parse(f"{model}@W4-{name}")
             check_spec(spec)
             check_pair(spec, dataset)
-            four = spec
-            break
-    return [parse(f"{model}@W8-rtn"), four]
+            yield spec
+            return
 
 
 def _with_parts(one: _Measured, options: ShipOptions, dataset: Dataset) -> _Measured:
     """Tell what each stage changes, where there are several and something changed; advice is then on the largest."""
     pair = parse_pair(one.name)
-    if not isinstance(pair, Spec) or len(stages_of(pair.scheme)) == 1 or not one.flips.value:
+    if not isinstance(pair, Spec) or len(stages_of(pair.scheme)) == 1 or pair.scheme.query_only:
         return one
-    if pair.scheme.query_only or not typed(one.run.record, "waterfall", one.name):
+    if not changed_inputs(one.run.evidence()) or not typed(one.run.record, "waterfall", one.name):
         return one
     from quantdrift.features.waterfall.command import measured_stages
     from quantdrift.study.folder import open_study
     from quantdrift.study.shares import in_words, judged_whole, waterfalls_of
 
     note(f"measures what each of {', '.join(stages_of(pair.scheme))} changes")
-    place, ended = measured_stages(pair, dataset, options)
-    if ended.code:
-        return replace(one, parts=ended.lines)
-    waterfalls = waterfalls_of(open_study(place))
-    outcome = judged_whole(one.run.record, waterfalls[0])
-    return replace(one, outcome=outcome, parts=in_words(waterfalls, named=str(pair.scheme)))
+    shares = waterfalls_of(open_study(measured_stages(pair, dataset, options)[0]))
+    parts = in_words(shares, named=str(pair.scheme))
+    return replace(one, outcome=judged_whole(one.run.record, shares[0]), parts=parts)
 
 
-def _mended(one: _Measured, options: ShipOptions, dataset: Dataset) -> _Search:
+def _search(one: _Measured, options: ShipOptions, dataset: Dataset) -> _Search:
     """Search for what changes fewer answers, and judge it on inputs that took no part in the choice."""
     pair, command = parse_pair(one.name), typed(one.run.record, "repair", one.name)
-    if not isinstance(pair, Spec) or not command or not options.minutes or not _could_be_mended(one):
+    tells = one.outcome.tone in {"warn", "bad"} or (one.outcome.word == "open" and one.cost["inputs"] >= _ENOUGH)
+    if not isinstance(pair, Spec) or not command or not options.minutes or not tells:
         return _Search()
-    from quantdrift.features.repair.command import named_spec, recommended, repaired
+    from quantdrift.features.repair.command import recommended, repaired
     from quantdrift.metrics import measure
-    from quantdrift.runs.folder import read_run
     from quantdrift.spec.remedies import check_repairable
     from quantdrift.statistics.estimates import as_json
 
-    folder = output_folder("repair", pair.model, dataset.name, dataset.fingerprint[:8])
-    out = folder.with_name(re.sub("[@+=]", "_", folder.name))  # specs name a file in it
+    names = (re.sub("[@+]", "_", name) for name in (pair.model, dataset.name))  # a spec may name a file in it
+    out = output_folder("repair", *names, dataset.fingerprint[:8])
     note(f"tries for {options.minutes:g} minutes what changes fewer answers (--minutes)")
     try:
         check_repairable(pair.scheme)
@@ -189,115 +185,67 @@ def _mended(one: _Measured, options: ShipOptions, dataset: Dataset) -> _Search:
             repair = repaired(pair, dataset, replace(options, out=out), quantizers=choice.TRIED)
     except (DataError, UnsupportedError) as error:
         return _Search(lines=[f"Nothing was tried that could change fewer answers: {error}."])
+    found = []
+    if repair.chosen is not repair.deployments[0]:
+        run = read_run(repair.chosen.run)
+        evidence = run.evidence()
+        unseen = evidence.part(np.flatnonzero(choice.apart(evidence.n_inputs, options.seed)))
+        record = {**run.record, "metrics": as_json(measure(unseen)), "tolerances": one.run.record["tolerances"]}
+        name = f"{pair.model}@{choice.named(repair.chosen.scheme)}"
+        found = [_Measured(name=name, run=replace(run, record=record), outcome=verdict(record))]
     command = f"{command} --out {shlex.quote(str(out))}"
-    lines = recommended(repair)
-    if repair.chosen is repair.deployments[0]:
-        return _Search(lines=lines, command=command, repair=repair)
-    run = read_run(repair.chosen.run)
-    evidence = run.evidence()
-    unseen = evidence.part(np.flatnonzero(choice.apart(evidence.n_inputs, options.seed)))
-    record = {**run.record, "metrics": as_json(measure(unseen)), "tolerances": one.run.record["tolerances"]}
-    name = named_spec(pair.model, repair.chosen.scheme)
-    found = _Measured(name=name, run=replace(run, record=record), outcome=verdict(record))
-    return _Search(found=found, lines=lines, command=command, repair=repair)
+    return _Search(found=found, lines=recommended(repair), command=command, repair=repair.to_json())
 
 
-def _could_be_mended(one: _Measured) -> bool:
-    if one.outcome.word == "open":
-        return one.flips.n >= _ENOUGH
-    return one.ships != "yes" and one.outcome.tone != "plain"
-
-
-# --- the page -------------------------------------------------------------------------------------
-
-
-def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, options: ShipOptions) -> Output:
-    record, outcome = subject.run.record, subject.outcome
-    answer, code = _ANSWERS[outcome.tone]
+def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task: str | None) -> Output:
+    record, outcome, (answer, code) = subject.run.record, subject.outcome, _ANSWERS[subject.outcome.tone]
     others = [one for one in tried if one.name != subject.name]
-    found = [] if search.found is None else [search.found]
-    texts, evidence = read_texts(subject.run, task=options.task), subject.run.evidence()
+    texts, evidence = read_texts(subject.run, task=task), subject.run.evidence()
     changed = changed_inputs(evidence)
     broken = changes_grid(record, evidence, changed, changed[:_BROKEN], texts)
-    commands = dict(_commands(subject, others, search))
-    rows = [*tried, *found]
+    costs = [one.cost for one in (*tried, *search.found)]
+    head = [title for title in costs[0] if any(cost[title] is not None for cost in costs)]
+    prices = [["-" if cost[title] is None else str(cost[title]) for title in head] for cost in costs]
     lines = [
         *subject.parts,
         *(f"{one.name}: {one.ships}. {one.outcome.told}" for one in others),
         *search.lines,
-        *(f"{one.name}, on those inputs: {one.ships}. {one.outcome.told}" for one in found),
+        *(f"{one.name}, on those inputs: {one.ships}. {one.outcome.told}" for one in search.found),
     ]
-    columns = list(_costs(rows))
+    commands = dict(_commands(subject, others, search, task))
+    data = {"spec": subject.name, "data": record["data"]["name"], "run": str(subject.run.path), "answer": answer}
+    data |= {"verdict": {**asdict(outcome), "sentence": outcome.sentence}, "lines": lines, "commands": commands}
+    data |= {"breaks": records(changed_columns(texts, exact=evidence.exact), changed[:_BROKEN])}
+    notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
+    broken = replace(broken, title=f"What breaks: {broken.title}", lines=broken.lines[-1:])
     return Output(
-        data={
-            "spec": subject.name,
-            "data": record["data"]["name"],
-            "may_be_shipped": {"yes": True, "no": False}.get(answer),
-            "verdict": {**asdict(outcome), "sentence": outcome.sentence},
-            "run": str(subject.run.path),
-            "breaks": records(changed_columns(texts, exact=evidence.exact), changed[:_BROKEN]),
-            "costs": records(columns, rows),
-            "repair": None if search.repair is None else search.repair.to_json(),
-            "lines": lines,
-            "commands": commands,
-        },
+        data={**data, "costs": costs, "repair": search.repair},
         title=f"May I ship {subject.name}? {answer.capitalize()}, by {record['data']['name']}: {outcome.word}.",
-        about=[data_line(record), *(f"note: {warning}" for warning in record["data"]["warnings"]), *outcome.sentences],
-        grids=[
-            *([replace(broken, title=f"What breaks: {broken.title}", lines=broken.lines[-1:])] if changed else []),
-            table(columns, rows, title="What it costs"),
-        ],
+        about=[data_line(record), *notes, *outcome.sentences],
+        grids=[*([broken] if changed else []), Grid(title="What it costs", head=head, rows=prices)],
         lines=lines,
-        next=["", *(line for what, typed in commands.items() for line in (f"{what}:", f"    {typed}"))],
+        next=["", *(line for what, command in commands.items() for line in (f"{what}:", f"    {command}"))],
         code=code,
     )
 
 
-def _costs(rows: Sequence[_Measured]) -> Iterator[Column]:
-    """The columns of the table of costs, but for prices that are not known of any row."""
-
-    def bits(record: Record) -> float | None:
-        return (record.get("bits_per_weight") or {}).get("all_parameters")
-
-    wide = 32 if "float32" in str(rows[0].run.record["settings"].get("dtype", "float32")) else 16
-    yield Column("deployment", "name", kind="words")
-    for title, key, form, price in (
-        (f"bits a weight (of {wide})", "bits", ".1f", bits),
-        ("bytes a document", "bytes_per_document", ",.0f", stored_bytes),
-        ("time of a query (exact: 1)", "query_ratio", ".2g", query_ratio),
-    ):
-        if any(price(one.run.record) is not None for one in rows):
-            yield Column(title, partial(_of_record, price), partial(_number, form), key=key)
-    yield Column("inputs", "flips.n", "{:,}".format, key="n")
-    yield Column("other answers", "flips", with_interval, key="flip@1")
-    yield Column("may be shipped", "ships", kind="words")
-
-
-def _of_record(price: Callable[[Record], float | None], one: _Measured) -> float | None:
-    return price(one.run.record)
-
-
-def _number(form: str, value: float | None) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _commands(subject: _Measured, others: Sequence[_Measured], search: _Search) -> Iterator[tuple[str, str]]:
+def _commands(
+    subject: _Measured, others: Sequence[_Measured], search: _Search, task: str | None
+) -> Iterator[tuple[str, str]]:
     """What to type next, each with what it does."""
     record, place = subject.run.record, shlex.quote(os.path.relpath(subject.run.path))
-    listed = {"all answers that changed, with their texts": f"quantdrift show {place}"}
-    listed["the same as a page for a browser"] = f"quantdrift report {place}"
-    if subject.parts:
-        listed["what each part changes, with intervals"] = typed(record, "waterfall", subject.name)
-    for one in others:
-        listed[f"what mends {one.name}"] = typed(record, "ship", one.name)
-    if search.found is not None:
-        listed["what was found, on all inputs"] = typed(record, "run", search.found.name)
-    if search.command:
-        listed["what else was tried, or a longer search"] = search.command
-    elif subject.outcome.command:
-        listed[subject.outcome.next.rstrip(".")] = subject.outcome.command
-    listed["which answers can be trusted as they are"] = f"quantdrift certify {place}"
-    best = subject if search.found is None else search.found
-    if gate := typed(record, "gate", best.name):
-        listed["keep it from getting worse, in CI: write the baseline, commit it"] = f"{gate} --update"
-    yield from ((what, command) for what, command in listed.items() if command)
+    of_task = f" --task {shlex.quote(task)}" if task else ""
+    best = (*search.found, subject)[0].name
+    advice = (subject.outcome.next.rstrip("."), subject.outcome.command)
+    gate = typed(record, "gate", best)
+    listed = [
+        ("all answers that changed, with their texts", f"quantdrift show {place}{of_task} --all"),
+        ("the same as a page for a browser", f"quantdrift report {place}{of_task}"),
+        ("what each part changes, with intervals", typed(record, "waterfall", subject.name) if subject.parts else ""),
+        *((f"what mends {one.name}", typed(record, "ship", one.name)) for one in others),
+        ("what was found, on all inputs", typed(record, "run", best) if search.found else ""),
+        ("what else was tried, or a longer search", search.command) if search.command else advice,
+        ("which answers can be trusted as they are", f"quantdrift certify {place}"),
+        ("keep it from getting worse, in CI: write the baseline, and commit it", gate and f"{gate} --update"),
+    ]
+    yield from ((what, command) for what, command in listed if command)

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from quantdrift.base.errors import DataError
 from quantdrift.base.records import write_text
 from quantdrift.base.text import some
@@ -48,7 +46,7 @@ def write_trec(path: Path, evidence: Evidence, arm: Arm, *, tag: str) -> None:
     top = evidence.reference_top if arm == "reference" else evidence.candidate_top
     names = [str(name) for name in evidence.item_ids]
     spaced = [name for name in (*map(str, evidence.input_ids), *names) if name.split() != [name]]
-    if np.isnan(getattr(top, f"{arm}_scores")[:, 0]).any() or spaced:
+    if evidence.deltas == "none" or spaced:
         why = f"names without spaces, got {some(spaced)}" if spaced else "scores, and this run has answers alone"
         raise DataError(f"{path} was not written: a TREC run file has {why}")
     rows = zip(evidence.input_ids, top.items.tolist(), getattr(top, f"{arm}_scores").tolist(), strict=True)

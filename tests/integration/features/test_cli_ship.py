@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("faiss", reason="the extra 'faiss' is not installed")
 
+from quantdrift.base.text import with_interval
 from quantdrift.features.repair import choice
 from quantdrift.metrics import measure
 from quantdrift.runs.folder import read_run
@@ -38,16 +39,16 @@ def _page(place: Path, *words: str) -> tuple[int, dict[str, object]]:
 
 def test_no_what_breaks_and_what_mends_it(place: Path, quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     code, page = _page(place, SPEC, *DATA)
-    assert (code, page["may_be_shipped"], page["verdict"]["word"]) == (1, False, "answers change")
+    assert (code, page["answer"], page["verdict"]["word"]) == (1, "no", "answers change")
     assert 1 <= len(page["breaks"]) <= 3
     assert all(one["text"] and one["text_before"] for one in page["breaks"])
     assert any("By stage" in line for line in page["lines"])
     named, found = page["costs"]
-    assert (named["n"], found["n"]) == (40, 13)  # a third of the queries took no part in the choice
+    assert (named["inputs"], found["inputs"]) == (40, 13)  # a third of the queries took no part in the choice
     chosen = page["repair"]["deployments"][page["repair"]["chosen"]]
     evidence = read_run(chosen["run"]).evidence()
     unseen = evidence.part(choice.apart(evidence.n_inputs, 0).nonzero()[0])
-    assert found["flip@1"]["value"] == measure(unseen, ["flip@1"])["flip@1"].value
+    assert found["other answers"] == with_interval(measure(unseen, ["flip@1"])["flip@1"])
     encoded = counted_inputs(monkeypatch)
     assert _page(place, SPEC, *DATA) == (code, page)
     assert sum(encoded) < 20  # which layers are reached is looked at again, and nothing is embedded
@@ -68,15 +69,15 @@ def test_yes_ends_in_0_and_searches_nothing(place: Path, quantdrift: Run) -> Non
 
 def test_too_few_inputs_are_not_known(place: Path, quantdrift: Run) -> None:
     code, page = _page(place, "TINY@W8", *DATA)
-    assert (code, page["may_be_shipped"], page["repair"]) == (4, None, None)
+    assert (code, page["answer"], page["repair"]) == (4, "not known", None)
 
 
 def test_of_a_model_the_cheapest_that_may_be_shipped(place: Path, quantdrift: Run) -> None:
     code, page = _page(place, "TINY", *DATA, *LENIENT)
     assert code == 0
-    assert page["costs"][0]["ships"] == "yes"
-    assert page["spec"] == [one["name"] for one in page["costs"] if one["ships"] == "yes"][-1]
-    assert page["costs"][0]["bits"] > page["costs"][1]["bits"]
+    assert page["costs"][0]["may I ship it?"] == "yes"
+    assert page["spec"] == [one["deployment"] for one in page["costs"] if one["may I ship it?"] == "yes"][-1]
+    assert page["costs"][0]["bits a weight"] > page["costs"][1]["bits a weight"]
     code, page = _page(place, "TINY", *DATA)
     assert (code, len(page["costs"])) == (4, 1)  # after what may not be shipped, nothing narrower is tried
     quantdrift("ship", "TINY", *DATA, "--out", "here", code=2)
