@@ -393,7 +393,7 @@ def _of_searches(arms: Any, dataset: Dataset | None, data: Any, qrels: Qrels | N
     queries = {named(key, "a query's id"): named(text, "a query") for key, text in pairs}
     graded = {str(query): {str(item): n for item, n in grades.items()} for query, grades in (qrels or {}).items()}
     how |= {"data": "queries" if dataset is None else dataset.name, "qrels": graded or None}
-    return diff_of_searches(*arms, queries, **how)
+    return diff_of_searches(arms[0], arms[1], queries, **how)
 
 
 # --- arrays -----------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ _ANSWERS = {"good": ("yes", 0), "warn": ("no", 1), "bad": ("no", 1), "plain": ("
 _ENOUGH = 300
 """Inputs of which a third can show that a deployment may be shipped, where the answer was not known before."""
 
+_UNITS = ("Full precision takes 32 bits a weight, or its --dtype's; query time is a multiple of exact search's.",)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShipOptions(MeasuringAny):
@@ -70,9 +72,9 @@ class _Measured:
         record, flips = self.run.record, estimates_of(self.run.record)["flip@1"]
         bits = (record.get("bits_per_weight") or {}).get("all_parameters")
         takes = {"bits a weight": (bits, 2), "bytes a document": (stored_bytes(record), None)}
-        takes["time of a query (exact search: 1)"] = (query_ratio(record), 2)
+        takes["query time"] = (query_ratio(record), 2)
         prices = {name: value if value is None else round(value, digits) for name, (value, digits) in takes.items()}
-        changes = {"inputs": flips.n, "other answers": with_interval(flips), "may I ship it?": self.ships}
+        changes = {"inputs": flips.n, "other answers": with_interval(flips), "ship?": self.ships}
         return {"deployment": self.name, **prices, **changes}
 
 
@@ -222,7 +224,10 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
         data={**data, "costs": costs, "repair": search.repair},
         title=f"May I ship {subject.name}? {answer.capitalize()}, by {record['data']['name']}: {outcome.word}.",
         about=[data_line(record), *notes, *outcome.sentences],
-        grids=[*([broken] if changed else []), Grid(title="What it costs", head=head, rows=prices)],
+        grids=[
+            *([broken] if changed else []),
+            Grid(title="What it costs", head=head, rows=prices, words=head[-1:], lines=_UNITS),
+        ],
         lines=lines,
         next=["", *(line for what, command in commands.items() for line in (f"{what}:", f"    {command}"))],
         code=code,

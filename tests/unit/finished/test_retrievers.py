@@ -106,7 +106,7 @@ class Document:
         ("a b", "expected ids"),
         (None, "TypeError"),
         ({"a": 0.3}, "expected ids"),
-        ([("a", float("inf"))], "finite"),
+        ([("cow", float("inf"))], "finite"),
         ([("a", float("nan")), ("b", 0.1)], "or of none"),
         ([("a", 0.1), "b"], "of all answers, or of none"),
         ([True], "bool"),
