@@ -220,14 +220,12 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     data |= {"breaks": records(changed_columns(texts, exact=evidence.exact), changed[:_BROKEN])}
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
     broken = replace(broken, title=f"What breaks: {broken.title}", lines=broken.lines[-1:])
+    price = Grid(title="What it costs", head=head, rows=prices, words=head[-1:], lines=_UNITS)
     return Output(
         data={**data, "costs": costs, "repair": search.repair},
         title=f"May I ship {subject.name}? {answer.capitalize()}, by {record['data']['name']}: {outcome.word}.",
         about=[data_line(record), *notes, *outcome.sentences],
-        grids=[
-            *([broken] if changed else []),
-            Grid(title="What it costs", head=head, rows=prices, words=head[-1:], lines=_UNITS),
-        ],
+        grids=[*([broken] if changed else []), price],
         lines=lines,
         next=["", *(line for what, command in commands.items() for line in (f"{what}:", f"    {command}"))],
         code=code,

@@ -83,14 +83,14 @@ def test_of_a_model_the_cheapest_that_may_be_shipped(place: Path, quantdrift: Ru
     quantdrift("ship", "TINY", *DATA, "--out", "here", code=2)
 
 
-def test_the_minutes_end_the_search(place: Path, quantdrift: Run) -> None:
-    words = ("repair", "TINY@W3-g32", *DATA, "--out", "some", "--json")
+@pytest.mark.parametrize("spec", [SPEC, "TINY@W3-g32"])
+def test_the_minutes_end_the_search(place: Path, quantdrift: Run, spec: str) -> None:
+    words = ("repair", spec, *DATA, "--out", "some", "--json")
     short = json.loads(quantdrift(*words, "--minutes", "0"))
-    assert short["not_begun"] > 3
-    assert len(short["deployments"]) == 2  # the plain scheme, and one more
-    whole = json.loads(quantdrift(*words))
-    assert whole["not_begun"] == 0
-    assert len(whole["deployments"]) > 4
+    assert (short["not_begun"] > 3, len(short["deployments"])) == (True, 2)  # the plain scheme, and one more
+    if spec == SPEC:  # which needs no trials
+        whole = json.loads(quantdrift(*words))
+        assert (whole["not_begun"], len(whole["deployments"]) > 4) == (0, True)
 
 
 def test_classes(place: Path, quantdrift: Run) -> None:
