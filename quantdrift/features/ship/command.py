@@ -126,7 +126,9 @@ def _measured(options: ShipOptions, dataset: Dataset) -> Iterator[_Measured]:
     """
     alone = not any(mark in options.spec for mark in ("@", " vs "))
     if alone and (is_endpoint(options.spec) or options.out is not None):
-        raise QuantDriftError(f"{options.spec} alone, several schemes: expected no server and no --out; add @SCHEME")
+        raise QuantDriftError(
+            f"a model alone is several runs: expected MODEL@SCHEME for --out or a server, not {options.spec}"
+        )
     for pair in _usual(options.spec, dataset) if alone else [parse_pair(options.spec)]:
         note(f"measures {pair} on {dataset.name}, and the noise of full precision")
         run = measured(pair, options)
