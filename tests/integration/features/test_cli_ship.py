@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quantdrift.features.repair.search.STEPS", (8, 16))
 
 
-def _page(place: Path, *words: str) -> tuple[int, dict[str, object]]:
+def _page(place: Path, *words: str) -> tuple[int, dict[str, Any]]:
     given = [word.replace("TINY", str(place / "tiny")).replace("ROOT", str(place)) for word in words]
     code, out, err = cli("ship", *given, "--quiet", "--json")
     assert out, err

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift import drift
-from quantdrift.api import Run
+from quantdrift.api import Run, drift
 from quantdrift.base.errors import DataError, QuantDriftError
 from quantdrift.data.retrieval import RetrievalDataset
 from quantdrift.finished.formats.trec import write_trec
@@ -128,7 +127,8 @@ def test_one_query_that_fails_is_named() -> None:
 
 
 def test_no_queries_and_other_data_are_refused() -> None:
-    for data in ([], {}, None, {"q": 0.3}):
+    nothing: tuple[Any, ...] = ([], {}, None, {"q": 0.3})
+    for data in nothing:
         with pytest.raises(QuantDriftError):
             drift(full, int8, data)
     with pytest.raises(DataError, match="qrels"):
