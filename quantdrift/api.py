@@ -40,10 +40,13 @@ from quantdrift.data.labelled import (
     match_labels,
     of_table,
     read_folder,
+    searched,
 )
-from quantdrift.data.retrieval import RetrievalDataset, counted, facts_of, keeping_own_ids
+from quantdrift.data.retrieval import RetrievalDataset, counted, facts_of, keeping_own_ids, named
 from quantdrift.data.tables import Columns, frame_table
 from quantdrift.evidence.record import Evidence
+from quantdrift.finished.diff import Diff, write_diff
+from quantdrift.finished.retrievers import diff_of_searches
 from quantdrift.kinds.encoder import KINDS
 from quantdrift.metrics import measure
 from quantdrift.metrics.forbids import forbidding
@@ -165,17 +168,19 @@ def drift(
       SparseEncoder and a scheme;
     - two `Embeddings`, of the same queries and documents;
     - two matrices of scores [n_queries, n_docs], higher is better; with `classes`, logits
-      [n_inputs, n_classes].
+      [n_inputs, n_classes];
+    - two retrievers, functions from the text of a query to ids, best first, or to pairs of id and score.
 
     Args:
         reference: the model at full precision, or its outputs. A model is left unchanged.
         candidate: a scheme ("W4-rtn", or a `Scheme`), a model, or its outputs; None where `reference` is a
             pair's name, "MODEL@SCHEME" or "REFERENCE vs CANDIDATE".
         data: a dataset, a folder or table as for `quantdrift run --data`, a data frame (pandas, polars, pyarrow), or
-            the name of a task. Optional for arrays, which get its ids, labels and texts, in its order.
+            the name of a task. Optional for arrays, which get its ids, labels and texts, in its order. For retrievers
+            also queries alone: texts, or id to text.
         columns: for a table or data frame whose columns have other names than the usual ones:
             {"query": "question", "document": "answer"}.
-        qrels: for arrays: input id to item id to grade, relevant if above 0.
+        qrels: for arrays and retrievers: input id to item id to grade, relevant if above 0.
         classes: for logits: names of the classes, [n_classes].
         labels: for logits: the right class of every input, [n_inputs].
         input_ids: for arrays: names of the rows; by default "0", "1", ...
@@ -187,7 +192,7 @@ def drift(
         keep_own_ids: whether queries that are documents too, with the same id and text, find themselves.
         k: number of ranks that are kept of either arm.
         batch_size: for models: inputs per forward pass.
-        noise_floor: for models: whether the reference is run a second time.
+        noise_floor: for models and retrievers: whether the reference is run a second time.
         tolerance: share of inputs that may get another top-1, and of right first answers that may be lost.
         mean_tolerance: largest acceptable fall of nDCG@10 or accuracy.
         device: for models given by name: device; by default the best available one.
@@ -205,7 +210,8 @@ def drift(
         SpecError: a spec or scheme does not parse.
         UnknownNameError: there is no such model, folder, task or similarity.
         UnsupportedError: these models cannot be compared.
-        DataError: data, ids or labels cannot be used, or do not match the arrays.
+        DataError: data, ids or labels cannot be used, or do not match the arrays; a retriever fails, or returns
+            something else than answers.
         ScoreError: arrays have the wrong shape, or hold something other than finite numbers.
         MissingExtraError: torch, or a package that the models need, is not installed.
         RunError: the folder cannot be written.
@@ -220,14 +226,21 @@ def drift(
         check_place(place)  # before anything is computed
     if _is_named(reference) and (candidate is None or isinstance(candidate, Scheme) or _is_named(candidate)):
         check_named(_pair(reference, candidate, device, ExitStack())[0])  # a task may have to be downloaded
-    dataset = keeping_own_ids(_dataset(data, split, columns), keep_own_ids and data is not None)
+    searches = all(callable(arm) and not _is_model(arm) for arm in (reference, candidate))
+    dataset = None
+    if not (searches and isinstance(data, Mapping | list | tuple)):
+        dataset = keeping_own_ids(_dataset(data, split, columns), keep_own_ids and data is not None)
     said = {"qrels": qrels, "classes": classes, "labels": labels}
     said |= {"input_ids": input_ids, "item_ids": item_ids, "similarity": similarity}
     with extras_named(needed_for="quantdrift.drift"), ExitStack() as stack:
         temporary = _Temporary() if place is None else None
         where = temporary.path / "run" if temporary is not None else place
         assert where is not None  # one of the two is there
-        if not _is_model(reference):
+        if searches:
+            _refuse({**said, "qrels": None}, {"qrels"}, "retrievers")
+            diff = _of_searches((reference, candidate), dataset, data, qrels, k=k, noise=noise_floor)
+            run = folder.judged_with(write_diff(diff, where)[0], allowed)
+        elif not _is_model(reference):
             evidence, record = _of_arrays(reference, candidate, dataset, said, k)
             run = write_run(where, evidence=evidence, record={**record, "tolerances": asdict(allowed)})
         else:
@@ -361,6 +374,21 @@ def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder
     make = next((kinds[of.__name__] for of in type(model).__mro__ if of.__name__ in kinds), usual)
     encoder: SentenceEncoder = imported(make)(model, ModelSource(name=name, canonical=name, kind="loaded", location=""))
     return encoder
+
+
+# --- retrievers -------------------------------------------------------------------------------
+
+
+def _of_searches(arms: Any, dataset: Dataset | None, data: Any, qrels: Qrels | None, **how: Any) -> Diff:
+    """Ask two retrievers the queries of data, or queries alone."""
+    pairs = [*data.items()] if isinstance(data, Mapping) else [*enumerate(data or ())] if dataset is None else []
+    if dataset is not None:
+        held = searched(dataset)
+        pairs, qrels = [*zip(held.query_ids, held.queries, strict=True)], qrels or held.qrels
+    queries = {named(key, "a query's id"): named(text, "a query") for key, text in pairs}
+    graded = {str(query): {str(item): n for item, n in grades.items()} for query, grades in (qrels or {}).items()}
+    how |= {"data": "queries" if dataset is None else dataset.name, "qrels": graded or None}
+    return diff_of_searches(arms[0], arms[1], queries, **how)
 
 
 # --- arrays -----------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from quantdrift.base.registry import Registry
 
 USAGE, INTERRUPTED = 2, 130
 GROUPS: dict[str, dict[str, str]] = {
+    "Begin here": {},
     "Measure": {
         "run": "Measure MODEL@SCHEME on a corpus, or on labelled inputs.",
         "study": "Measure many models, schemes and corpora; resumes where it stopped.",
@@ -155,8 +156,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: it pipes, greps and fits narrow terminals
     context_settings={"help_option_names": ["-h", "--help"]},
     help="See which answers quantization changed, and which can still be trusted.\n\n\b\n"
-    "Inside mteb:  mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval\n"
-    "By itself:    quantdrift run minilm@W4-rtn --task PythonDocsRetrieval",
+    "My model, my data:  quantdrift ship minilm@W4 --data faq.csv\n"
+    "Inside mteb:        mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval",
 )
 
 

@@ -80,6 +80,9 @@ def measured(
     return _ended(folder)
 
 
+_OF_DATA = ("task", "split", "keep_own_ids", "columns")
+
+
 def measured_schemes(
     model: str, schemes: Sequence[str], options: Any, out: Path, *, kind: StudyKind, **settings: Any
 ) -> Output:
@@ -89,7 +92,7 @@ def measured_schemes(
         models=[ModelEntry(model=model)],
         schemes=list(schemes),
         seeds=[0],
-        data=[DataEntry(folder=folder, task=options.task, split=options.split, keep_own_ids=options.keep_own_ids)],
+        data=[DataEntry(folder=folder, **{name: getattr(options, name) for name in _OF_DATA})],
         settings=CellSettings(k=options.k, batch_size=options.batch_size, **settings),
     )
     return measured(study, out, options, kind=kind)

@@ -20,7 +20,7 @@ _LARGEST = 10**9
 
 Deltas = Literal["all", "listed", "none"]
 """The items that the extremes of delta are over: all that were scored; only those that truncated lists share, so that
-epsilon and S are lower bounds; or none, for answers without scores."""
+epsilon and S are lower bounds; or none, for answers and rankings without scores."""
 
 Stage = Literal["codes", "index"]
 """A stage of a deployment with an index: the stored codes, or the search."""
@@ -228,7 +228,13 @@ class Evidence:
     @property
     def cut_short(self) -> bool:
         """Whether some input has, or may have, more items than stored ranks."""
-        return self.deltas == "listed" or int(self.n_items.max(initial=0)) > self.depth
+        listed = self.deltas == "listed" or (self.deltas == "none" and not self.unranked)
+        return listed or int(self.n_items.max(initial=0)) > self.depth
+
+    @property
+    def unranked(self) -> bool:
+        """Whether an input has one answer, such as a text, in place of a ranking."""
+        return self.deltas == "none" and self.depth == 1
 
     @property
     def exact(self) -> bool:

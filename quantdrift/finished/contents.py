@@ -29,6 +29,8 @@ class Part:
             document, one per filter.
         depth: the number of ranks that are known to be the first ones; None for all.
         complete: whether the list of every input holds all its items.
+        ordered: whether the items of rankings are in their order, ties included.
+        scored: whether rankings have scores; those without have NaN.
         qrels: relevance labels, if the run has them; for answers, only the answers given are graded.
     """
 
@@ -36,6 +38,8 @@ class Part:
     content: Mapping[Any, Any]
     depth: int | None = None
     complete: bool = False
+    ordered: bool = False
+    scored: bool = True
     qrels: Qrels | None = None
 
 

@@ -167,12 +167,15 @@ def _of_rankings(
     labels = qrels or a.qrels or b.qrels
     cut = [part.depth for part in (a, b) if part.depth is not None]
     complete = complete or (a.complete and b.complete and same_items)
-    evidence = evidence_of_rankings(*rankings, qrels=labels, complete=complete, depth=min([DEPTH, *cut]))
+    how: Any = {"scored": a.scored and b.scored, "ordered": a.ordered and b.ordered}
+    evidence = evidence_of_rankings(*rankings, qrels=labels, complete=complete, depth=min([DEPTH, *cut]), **how)
     lists, notes = [], _labels_missing(labels, list(rankings[0]))
     for part, arm in zip((a, b), rankings, strict=True):
         lengths = [min(len(ranking), part.depth or len(ranking)) for ranking in arm.values()]
         lists.append((min(lengths), max(lengths)))
-    if not evidence.exact:
+    if not how["scored"]:
+        notes.append("answers without scores of both have an order alone: neither gap nor epsilon is known")
+    elif not evidence.exact:
         notes.append(
             f"lists were compared to rank {evidence.depth:,}; an item of one list alone has no score in the other, "
             "so epsilon is a lower bound and the separation ratio an upper one (if no other items were scored, as in "

@@ -39,11 +39,12 @@ def evidence_of_rankings(
     position: Callable[[str], Any] | None = None,
     depth: int = DEPTH,
     scored: bool = True,
+    ordered: bool = False,
 ) -> Evidence:
     """Evidence of the rankings of two arms.
 
     delta = candidate score - reference score of the items that both lists of an input hold, in float32. Where answers
-    have no scores (`scored` is False), these are NaN.
+    have no scores (`scored` is False), these are NaN. Lists are ranked by score, or are in their order (`ordered`).
     """
     _same_inputs(reference, candidate)
     for input_id, before in reference.items() if scored else ():
@@ -59,18 +60,20 @@ def evidence_of_rankings(
         after = candidate[input_id]
         shared = [item for item in before if item in after]
         n_items[row] = len(before) + len(after) - len(shared)
-        if shared:
+        if shared and scored:
             deltas = np.array([after[item] for item in shared], dtype=np.float32)
             deltas -= np.array([before[item] for item in shared], dtype=np.float32)
             extremes[:, row] = deltas.min(), deltas.max()
-        elif complete:
+        elif complete or not scored:
             extremes[:, row] = np.nan
         for arm, listed in enumerate((before, after)):
             # by score, ties by position, as Python's sort is stable
-            ranked = sorted(sorted(listed, key=position), key=listed.__getitem__, reverse=True)[:n_ranks]
+            by_score = sorted(sorted(listed, key=position), key=listed.__getitem__, reverse=True)
+            ranked = ([*listed] if ordered else by_score)[:n_ranks]
             items[arm, row, : len(ranked)] = [names.setdefault(item, len(names)) for item in ranked]
             for whose, given in enumerate((before, after)):
-                scores[arm, whose, row, : len(ranked)] = [given.get(item, math.nan) for item in ranked]
+                known = given if scored else {}
+                scores[arm, whose, row, : len(ranked)] = [known.get(item, math.nan) for item in ranked]
     if not n_items.any():
         raise RunError("expected rankings; none of the inputs has an item")
     tops = [Top(items=items[arm], reference_scores=scores[arm, 0], candidate_scores=scores[arm, 1]) for arm in (0, 1)]
@@ -85,7 +88,7 @@ def evidence_of_rankings(
         delta_max=extremes[1],
         n_items=n_items,
         judgements=judgements,
-        deltas="all" if complete else "listed",
+        deltas="none" if not scored else "all" if complete else "listed",
     )
 
 
@@ -111,7 +114,7 @@ def evidence_of_answers(
         }
     before, after = ({name: {answer: math.nan} for name, answer in arm.items()} for arm in (reference, candidate))
     unscored = evidence_of_rankings(before, after, qrels=qrels, complete=True, scored=False)
-    return replace(unscored, deltas="none", n_items=np.ones(len(reference), dtype=np.int64))
+    return replace(unscored, n_items=np.ones(len(reference), dtype=np.int64))
 
 
 def only_in(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> str:

@@ -289,4 +289,4 @@ def _is_stored(metric: Metric, target: Target) -> bool:
 
 def _one_answer(target: Target) -> bool:
     """True if each input has one answer without ranks: a class, a choice, a text."""
-    return target.classes or all(part.deltas == "none" for part in target.evidence)
+    return target.classes or all(part.unranked for part in target.evidence)

@@ -429,7 +429,7 @@ class Metric:
             return f"{self.where.by} is not known for every input, as not all scores are"
         if "none" in deltas and self.family.when_cut != "the same":
             return "the answers have no scores"
-        if "none" in deltas and self.family.unit == "gain":
+        if self.family.unit == "gain" and any(evidence.unranked for evidence in group):
             return "the answers are no rankings"
         if self.family.when_cut == "undefined":
             return "it needs every item's score in both arms, and these lists are truncated"

@@ -102,7 +102,7 @@ def _recall(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
 def _accuracy(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     """Share of inputs whose top-1 is right: the labelled class, or a relevant item."""
     # of generated answers only those given are judged, and both can be wrong
-    marked = judged(evidence) if evidence.deltas == "none" else relevant_count(evidence) > 0
+    marked = judged(evidence) if evidence.unranked else relevant_count(evidence) > 0
     return np.where(marked, arm_grades(evidence, arm, 1)[:, 0] > 0, np.nan)
 
 

@@ -313,8 +313,10 @@ def _of_rows(record: Record) -> bool:
 
 _BATCH = 32
 """Inputs in a batch where nobody says."""
+_MEASURING = {"shortlist", "classes", "prompts", "revision", "trust", "rows", "untrained"}
 _TAKES = {
-    "run": {"limit", "shortlist", "classes", "shards", "prompts", "revision", "trust", "rows", "untrained"},
+    **dict.fromkeys(("gate", "ship"), _MEASURING),
+    "run": {"limit", "shards", *_MEASURING},
     "repair": {"classes", "prompts", "revision", "trust"},
     "waterfall": {"rows"},
 }

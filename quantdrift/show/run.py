@@ -68,7 +68,9 @@ def run_output(run: Run, *, task: str | None = None, everything: bool = False) -
 def verdict_lines(run: Run) -> list[str]:
     """The verdict, findings and notes, a sentence a line, with an empty line below."""
     record, outcome = run.record, verdict(run.record)
-    notes = [f"note: {note}" for note in (*(record["data"].get("warnings") or ()), *words.left_alone(record))]
+    of_diff = (record.get("diff") or {}).get("notes", ())
+    of_data = record["data"].get("warnings") or ()
+    notes = [f"note: {note}" for note in (*of_data, *of_diff, *words.left_alone(record))]
     told = [*outcome.sentences, *words.findings(record), *notes]
     return [f"Verdict: {outcome.word}. {outcome.next}".rstrip(), *told, ""]
 

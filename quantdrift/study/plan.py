@@ -102,12 +102,14 @@ class DataEntry(Part):
     With `sizes`, growing parts of the corpus are searched, each as an entry of its own.
     With `limit`, only the first queries or inputs are used, for a quick try.
     With `keep_own_ids`, queries that are documents too find themselves.
+    With `columns`, the folder is a table with these columns.
     """
 
     folder: str | None = None
     task: str | None = None
     mteb: str | None = None
     split: str = "test"
+    columns: str | None = None
     subset: str | None = None
     retriever: str | None = None
     top: Some = FIRST

@@ -51,7 +51,7 @@ class Data:
             return load_task(str(entry.task))
         if (kind := streamed_kind(entry.folder)) is not None:
             return kind.dataset(entry.folder, entry.split, progress=self.progress)
-        return read_folder(Path(entry.folder), entry.split)
+        return read_folder(Path(entry.folder), entry.split, entry.columns)
 
 
 def _first(dataset: Dataset | StreamedDataset, entry: DataEntry) -> Dataset:

@@ -323,9 +323,20 @@ def flips_in(folder: Path) -> dict[tuple[float, str], Floats]:
 
 
 def tables(out: Path, capture: Path, tests: Path) -> None:
-    """Write capture by model, budget and reading, with intervals, and pooled paired tests, adjusted over the table."""
-    lines, compared = ["model,budget,reading,capture,low,high,corpora,inputs,flips_low,flips_high"], []
-    for model in sorted(path for path in out.iterdir() if path.is_dir()):
+    """Write capture by model, budget and reading, with intervals, and pooled paired tests, adjusted over the table.
+
+    Rows of models that are not in OUT stay as they were.
+    """
+    measured = sorted(path for path in out.iterdir() if path.is_dir())
+    names = {path.name for path in measured}
+    lines = [line for line in capture.read_text(encoding="utf-8").splitlines() if line.split(",")[0] not in names]
+    with tests.open(encoding="utf-8", newline="") as file:
+        compared = [
+            (row["model"], float(row["budget"]), row["ahead"], row["of"], float(row["points"]) / 100, float(row["p"]))
+            for row in csv.DictReader(file)
+            if row["model"] not in names
+        ]
+    for model in measured:
         found = {folder.name: flips_in(folder) for folder in sorted(model.iterdir())}
         for budget in sorted(BUDGETS):
             there = {name: flips for name, flips in found.items() if (budget, PAPER) in flips}

@@ -13,9 +13,9 @@ from quantdrift.base.display import say
 from quantdrift.base.errors import MissingExtraError, QuantDriftError
 from quantdrift.base.records import check_writable
 from quantdrift.cli.options import SPEC, flag, option
-from quantdrift.runs.folder import RECORD, Run, read_run
+from quantdrift.features.ship.command import page_of
+from quantdrift.runs.folder import Run, find_runs
 from quantdrift.show.output import emit
-from quantdrift.show.run import near, run_output
 from quantdrift.spec.grammar import Spec, parse
 
 _TASK, _SHORT = "PythonDocsRetrieval", "PythonDocsShort"
@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """Run the stock mteb command on an embedded model and corpus, and explain its result.
 
-    At the end you see the questions whose answers changed most harmfully. With --quick the command is quantdrift run,
+    At the end you see the questions whose answers changed most harmfully. With --quick the command is quantdrift ship,
     on the 200 shortest documents and their questions.
 
     For example: quantdrift demo --quick
@@ -38,18 +38,12 @@ def command(
     """
     pair, task = parse(spec), _SHORT if quick else _TASK
     if quick:
-        say(f"$ quantdrift run {shlex.quote(spec)} --task {task} --out {shlex.quote(str(out / task))}")
+        say(f"$ quantdrift ship {shlex.quote(spec)} --task {task} --minutes 0 --out {shlex.quote(str(out / task))}")
         run: Run = drift(spec, data=task, out=out / task, progress=True)
     else:
         run = _in_mteb(pair, spec, out)
-    place = shlex.quote(str(near(run.path)))
-    following = {
-        f"quantdrift show {place} --task {task} --all": "all of them",
-        f"quantdrift report {place} --task {task}": "the same as a page for a browser",
-        f"quantdrift run minilm@W8-rtn --task {task}": "a gentler scheme",
-        "quantdrift run minilm@W4-rtn --data FOLDER": "your own corpus",
-    }
-    emit(replace(run_output(run, task=task), next=[f"{line}   # {why}" for line, why in following.items()]))
+    page = page_of(run, task)
+    emit(replace(page, next=[*page.next, "your own questions:", "    quantdrift ship minilm@W4-rtn --data FOLDER"]))
 
 
 def _in_mteb(pair: Spec, spec: str, out: Path) -> Run:
@@ -65,11 +59,9 @@ def _in_mteb(pair: Spec, spec: str, out: Path) -> Run:
     finished = subprocess.run(called, check=False, env={**os.environ, "QUANTDRIFT_HOOK": "1"})
     if finished.returncode != 0:
         raise QuantDriftError(f"the mteb command ended with exit code {finished.returncode}")
-    records = [
-        path for path in out.glob(f"results/*/*/drift/{_TASK}/*/{RECORD}") if read_run(path).record["spec"] == str(pair)
-    ]
-    if not records:
+    runs = [run for run in find_runs([out / "results"]) if run.record["spec"] == str(pair)]
+    if not runs:
         raise QuantDriftError(f"mteb finished, but left no drift in {out}; run: {Path(sys.argv[0]).name} doctor")
-    newest = max(records, key=lambda path: path.stat().st_mtime)
-    say(f"\nmteb's result: {newest.parents[3] / f'{_TASK}.json'}\n")
-    return read_run(newest)
+    newest = max(runs, key=lambda run: run.path.stat().st_mtime)
+    say(f"\nmteb's result: {newest.path.parents[2] / f'{_TASK}.json'}\n")
+    return newest

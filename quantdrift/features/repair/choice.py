@@ -6,6 +6,7 @@ measured one.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,12 +70,15 @@ def staged_configurations(scheme: Scheme, kind: Kind, *, thorough: bool) -> list
     ]
 
 
-def named_by(file: str, scheme: Scheme) -> str:
-    """The scheme of a spec whose widths are in a file."""
+def named(scheme: Scheme, *, path: bool = True) -> str:
+    """The scheme as it is typed: where its widths are in a file, by the path or the name of that."""
+    if (file := scheme.option("allocation")) is None:
+        return str(scheme)
     of_widths = {"allocation", "widths", "queries", "solver", "units"}
     options = [f"+{key}={value}" for key, value in scheme.options if key not in of_widths]
     inputs = f" (A{scheme.activation_bits})" if scheme.activation_bits else ""
-    return f"{file}{inputs}-{scheme.quantizer}{'+query' if scheme.query_only else ''}{''.join(options)}"
+    place = file if path else Path(file).name
+    return f"{place}{inputs}-{scheme.quantizer}{'+query' if scheme.query_only else ''}{''.join(options)}"
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -247,6 +251,7 @@ class Repair:
         chosen: the recommended one of them.
         plain: the plain scheme on the other inputs.
         confirmed: the chosen deployment on the other inputs, with its difference from the plain scheme there.
+        left: number of configurations that were not begun, for lack of time.
     """
 
     budget: Budget
@@ -255,6 +260,7 @@ class Repair:
     chosen: Deployment
     plain: Deployment
     confirmed: Deployment
+    left: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -269,6 +275,7 @@ class Repair:
                 for deployment, is_best in zip(self.deployments, front(self.deployments), strict=True)
             ],
             "chosen": self.deployments.index(self.chosen),
+            "not_begun": self.left,
             "confirmed": {
                 "n": self.confirmed.flips.n,
                 "inputs": "a part of which neither trials nor the choice saw any",

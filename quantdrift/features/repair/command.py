@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
-from quantdrift.base.text import percent, with_interval
+from quantdrift.base.text import counted, percent, with_interval
 from quantdrift.builtin.weights import not_plain
 from quantdrift.cli.options import OnData, OnModel, argument, flag, option, prints
 from quantdrift.features.repair import choice
@@ -39,6 +40,7 @@ class RepairOptions(OnData, OnModel):
     thorough: bool = flag(
         "--thorough: Try more, in about an hour: further stages on the best of every group size, and longer tuning."
     )
+    minutes: float | None = option("N: Begin nothing more after N minutes; the same command goes on from there.", min=0)
     out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
     k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
     seed: int = option("Random seed for which queries are held out.", default=0)
@@ -67,30 +69,36 @@ def command(options: RepairOptions) -> Output:
         raise QuantDriftError(f"{spec}: --bits and --quantizers are of weights, and none are searched for here")
     quantizers = _quantizers(options.quantizers)
     from quantdrift.allocation.record import nameable
-    from quantdrift.base.records import check_writable
-    from quantdrift.candidate.refusals import check_spec
     from quantdrift.data.labelled import ClassificationDataset
 
     if not nameable(str(options.out)):
         raise QuantDriftError(f"--out {options.out}: expected no spaces, '+' and '@', as specs name a file in it")
     dataset = options.dataset
+    limits = {"bits": options.bits, "stored": options.stored, "time": options.time, "thorough": options.thorough}
+    with options.stoppable(f"{options.out} is not finished"):
+        repair = repaired(spec, dataset, options, quantizers=quantizers, **limits)
+    return Output(
+        data=repair.to_json(),
+        title=f"{options.spec} on {dataset.name}: at most {_limits(repair)}",
+        grids=[*([_trials(repair)] if _made(repair) else []), _deployments(repair)],
+        lines=recommended(repair),
+        next=_next(spec, repair, options, classes=isinstance(dataset, ClassificationDataset)),
+    )
+
+
+def repaired(spec: Spec, dataset: Any, options: Any, **limits: Any) -> choice.Repair:
+    """Search for a better deployment with the model, folder, minutes, depth and seed of a command's options."""
+    from quantdrift.base.records import check_writable
+    from quantdrift.candidate.refusals import check_spec
+
     check_spec(spec)
     check_writable(options.out.absolute() / "runs", what="a run")
     from quantdrift.features.repair.search import Tuner
 
     how = options.how
-    how["settings"] = replace(how["settings"], k=options.k, seed=options.seed)
-    how |= {"bits": options.bits, "stored": options.stored, "time": options.time}
-    how |= {"quantizers": quantizers, "thorough": options.thorough}
-    with options.stoppable(f"{options.out} is not finished"):
-        repair = Tuner(spec=spec, dataset=dataset, out=options.out, **how).repaired()
-    return Output(
-        data=repair.to_json(),
-        title=f"{options.spec} on {dataset.name}: at most {_limits(repair)}",
-        grids=[*([_trials(repair)] if _made(repair) else []), _deployments(repair)],
-        lines=_verdict(repair),
-        next=_next(spec, repair, options, classes=isinstance(dataset, ClassificationDataset)),
-    )
+    how["settings"] = replace(how["settings"], k=options.k, seed=options.seed, noise_floor=False)
+    how |= {"out": options.out, "minutes": options.minutes}
+    return Tuner(spec=spec, dataset=dataset, **how, **limits).repaired()
 
 
 def _limits(repair: choice.Repair) -> str:
@@ -178,12 +186,11 @@ def _deployments(repair: choice.Repair) -> Grid:
 
 
 def _short(scheme: Scheme) -> str:
-    """The scheme, with the name of the file instead of the path if its widths are in a file."""
-    file = scheme.option("allocation")
-    return str(scheme) if file is None else choice.named_by(Path(file).name, scheme)
+    return choice.named(scheme, path=False)
 
 
-def _verdict(repair: choice.Repair) -> list[str]:
+def recommended(repair: choice.Repair) -> list[str]:
+    """What is recommended, by what it does on inputs that took no part in the choice, and what was left out."""
     chosen, confirmed = repair.chosen, repair.confirmed
     flips, difference = confirmed.flips, confirmed.difference
     if chosen is repair.deployments[0]:
@@ -202,7 +209,8 @@ def _verdict(repair: choice.Repair) -> list[str]:
             f"{with_interval(freest.flips)} of the inputs of the choice, and the recommended one "
             f"{with_interval(chosen.flips)}."
         )
-    return lines
+    more = f"{counted(repair.left, 'configuration')} more did not fit into --minutes; the same command goes on there."
+    return [*lines, more] if repair.left else lines
 
 
 def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes: bool) -> list[str]:
@@ -212,8 +220,7 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes:
     from quantdrift.models.files.saved import check_savable
 
     chosen, same = repair.chosen, f"{'' if classes else f' {options.data_words}'}{options.model_words}"
-    file = chosen.scheme.option("allocation")
-    named = f"{spec.model}@{chosen.scheme if file is None else choice.named_by(file, chosen.scheme)}"
+    named = f"{spec.model}@{choice.named(chosen.scheme)}"
     lines = [f"\nrun it: quantdrift run {shlex.quote(named)} {options.data_words}{options.model_words}"]
     lines += [f"its run: {chosen.run}", f"the remaining changes: quantdrift show {shlex.quote(chosen.run)}"]
     if chosen.scheme.query_only:
@@ -222,7 +229,7 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes:
     kept = tuple(pair for pair in chosen.scheme.options if f"+{pair[0]}=" not in stored)
     with suppress(UnsupportedError, SpecError):  # what quantize refuses, or where no model is quantized, is not advised
         scheme = replace(chosen.scheme, query_only=False, options=kept)
-        named = f"{spec.model}@{scheme if file is None else choice.named_by(file, scheme)}"
+        named = f"{spec.model}@{choice.named(scheme)}"
         check_savable(scheme)
         check_saved(resolve(spec.model), options.revision)
         refuse_uncalibrated(Spec(model=spec.model, scheme=scheme), has_data=not classes)

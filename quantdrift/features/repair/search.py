@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -60,38 +61,43 @@ class Tuner:
     Attributes:
         spec: the model with the plain scheme, which has passed `check_repairable`.
         dataset: a search or labelled inputs.
-        bits: the budget in bits per linear weight, scales counted; by default MORE above the plain scheme.
-        stored: the budget in bytes a document; by default what the plain scheme takes.
-        time: the budget of the time of a query, as a multiple of exact search; by default SLOWER times the plain
-            scheme's.
-        quantizers: the quantizers to try.
-        thorough: whether to try slow configurations too.
         out: folder of the runs and of the allocation.
         settings: settings of the model.
         store: store of embeddings and layers, from which the same command resumes.
         progress: where progress is shown.
         device: device of the model.
         revision: revision of a model on the hub.
+        bits: the budget in bits per linear weight, scales counted; by default MORE above the plain scheme.
+        stored: the budget in bytes a document; by default what the plain scheme takes.
+        time: the budget of the time of a query, as a multiple of exact search; by default SLOWER times the plain
+            scheme's.
+        quantizers: the quantizers to try.
+        thorough: whether to try slow configurations too.
+        minutes: after half of them no trial is begun; after all of them no run, but for the best of the trials.
         model: the model, which is loaded once.
         held: positions of the held-out queries; None for labelled data.
         tried: the results of trials.
+        left: configurations that were not begun, as the minutes were used.
         reuse: whether finished runs are taken; None for only where a change of the models' files would show.
         folder: where embeddings are for this time; None if they are kept.
     """
 
     spec: Spec
     dataset: Dataset
-    bits: float | None
-    stored: float | None
-    time: float | None
-    quantizers: Sequence[str]
-    thorough: bool
     out: Path
     settings: Settings
     store: EmbeddingStore
     progress: Progress
     device: str | None = None
     revision: str | None = None
+    bits: float | None = None
+    stored: float | None = None
+    time: float | None = None
+    quantizers: Sequence[str] = choice.TRIED
+    thorough: bool = False
+    minutes: float | None = None
+    begun: float = field(init=False, default_factory=monotonic)
+    left: set[Scheme] = field(init=False, default_factory=set)
     model: LocalModel = field(init=False)
     held: Rows | None = field(init=False, default=None)
     tried: list[choice.Tried] = field(init=False, default_factory=list)
@@ -143,7 +149,14 @@ class Tuner:
             others = choice.apart(len(measured[plain].changed), self.settings.seed)
             seen = choice.best(choice.on_rows(~others, [*measured.values()]), budget)
             self._measure(remedies_of(seen.scheme, "vectors"), measured)
-        return choice.chosen_apart([*measured.values()], budget, tried=self.tried, seed=self.settings.seed)
+        made = choice.chosen_apart([*measured.values()], budget, tried=self.tried, seed=self.settings.seed)
+        return replace(made, left=len(self.left - measured.keys()))
+
+    def _too_late(self, scheme: Scheme, share: float = 1.0) -> bool:
+        """Whether a share of the minutes is used, so that a configuration is not begun, but counted."""
+        late = self.minutes is not None and monotonic() - self.begun > 60 * share * self.minutes
+        self.left |= {scheme} if late else set()
+        return late
 
     def _budget(self, plain: choice.Deployment, bits: float) -> choice.Budget:
         """What the recommended deployment may take; UnsupportedError if that is less than the plain scheme takes."""
@@ -160,7 +173,7 @@ class Tuner:
         """Add the deployments of schemes that are not measured yet; one that cannot be made gets its reason."""
         for scheme in dict.fromkeys(schemes):
             failed = {trial.scheme for trial in self.tried if trial.reason is not None} - {self.spec.scheme}
-            if scheme in measured or scheme in failed:
+            if scheme in measured or scheme in failed or (len(measured) > 1 and self._too_late(scheme)):
                 continue
             try:
                 run = self._run(scheme)
@@ -284,7 +297,7 @@ class Tuner:
 
     def _ranked(self, schemes: Sequence[Scheme], problem: GapProblem, bits: float) -> list[choice.Tried]:
         """Try configurations, and sort those that can be made by their shifts, smallest first."""
-        trials = [self._trial(scheme, problem, bits) for scheme in schemes]
+        trials = [self._trial(scheme, problem, bits) for scheme in schemes if not self._too_late(scheme, share=0.5)]
         self.tried += trials
         return sorted((trial for trial in trials if trial.shift is not None), key=lambda trial: trial.shift or 0.0)
 
@@ -294,11 +307,13 @@ class Tuner:
         """The best configurations of the weights, with one width and with widths by gap; the best of all is last."""
         few, many = map(self._problem, STEPS)
         better = self._ranked(choice.uniform_configurations(self.spec.scheme, self.quantizers), few, bits)
+        if not better and self.left:
+            return
         if not better:
             raise UnsupportedError(f"no quantizer can be tried: {self.tried[0].scheme}: {self.tried[0].reason}")
         half = [trial.scheme for trial in better[: -(-len(better) // 2)]]
         finer = [grouped for scheme in half for grouped in (scheme, *choice.finer_configurations(scheme))]
-        ranked = self._ranked(finer, many, bits)
+        ranked = self._ranked(finer, many, bits) or better
         best = ranked[0]
         if self.thorough:  # the best of every group size
             yield from {trial.scheme.group_size: trial.scheme for trial in reversed(ranked)}.values()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from quantdrift.cli.options import DTYPE, OnSchemes, argument, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid
-from quantdrift.spec.grammar import dtype_named, parse, stages_of
+from quantdrift.spec.grammar import Spec, dtype_named, parse, stages_of
 
 if TYPE_CHECKING:
     from quantdrift.statistics.estimates import Estimate
@@ -40,19 +40,11 @@ def command(options: WaterfallOptions) -> Output:
 
     More: docs/guides/deployment.md
     """
-    from quantdrift.candidate.refusals import check_pair
-    from quantdrift.cli.measuring import default_place
-    from quantdrift.cli.studying import measured_schemes
     from quantdrift.study.folder import open_study
-    from quantdrift.study.shares import combinations_of, in_words, judged_whole, waterfalls_of
+    from quantdrift.study.shares import in_words, judged_whole, waterfalls_of
 
-    spec = parse(options.spec)
-    schemes = combinations_of(spec.scheme)
-    dataset = options.dataset
-    check_pair(spec, dataset)
-    out = options.out or default_place(spec, dataset, f"-{dataset.fingerprint[:8]}_waterfall")
-    settings: dict[str, Any] = {"noise_floor": options.noise_floor, "dtype": dtype_named(options.dtype)}
-    ended = measured_schemes(spec.model, list(map(str, schemes)), options, out, kind="waterfall", **settings)
+    spec, dataset = parse(options.spec), options.dataset
+    out, ended = measured_stages(spec, dataset, options, options.out)
     if options.plan or ended.code:
         return ended
     study = open_study(out)
@@ -61,7 +53,7 @@ def command(options: WaterfallOptions) -> Output:
     outcome = judged_whole(whole.record, waterfalls[0])
     return Output(
         data={"spec": str(spec), "path": str(out), "waterfalls": [waterfall.to_json() for waterfall in waterfalls]},
-        title=f"{spec} on {dataset.name}: {len(schemes)} combinations of {len(stages_of(spec.scheme))} stages",
+        title=f"{spec} on {dataset.name}: {len(study.cells)} combinations of {len(stages_of(spec.scheme))} stages",
         grids=list(map(_grid, waterfalls)),
         lines=[
             *in_words(waterfalls, named=str(spec.scheme)),
@@ -74,6 +66,20 @@ def command(options: WaterfallOptions) -> Output:
             f"these as a page for a browser: quantdrift report {shlex.quote(str(out))}",
         ],
     )
+
+
+def measured_stages(spec: Spec, dataset: Any, options: Any, out: Path | None = None) -> tuple[Path, Output]:
+    """Measure every combination of the stages of a spec; return their folder, and what there is to print."""
+    from quantdrift.candidate.refusals import check_pair
+    from quantdrift.cli.measuring import default_place
+    from quantdrift.cli.studying import measured_schemes
+    from quantdrift.study.shares import combinations_of
+
+    schemes = combinations_of(spec.scheme)
+    check_pair(spec, dataset)
+    place = out or default_place(spec, dataset, f"-{dataset.fingerprint[:8]}_waterfall")
+    settings: dict[str, Any] = {"noise_floor": options.noise_floor, "dtype": dtype_named(options.dtype)}
+    return place, measured_schemes(spec.model, [*map(str, schemes)], options, place, kind="waterfall", **settings)
 
 
 def _grid(waterfall: Waterfall) -> Grid:
