@@ -11,12 +11,16 @@ from typing import Any
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
+from quantdrift.asking.forecast import Forecast, is_off, side_of
+from quantdrift.asking.rate import rate_of
 from quantdrift.base.display import clean, complain, say
 from quantdrift.evidence.record import Evidence
 from quantdrift.harness import DEPTH, Outcome, carefully, refuse_without_search, remembered, summary
 from quantdrift.measuring.flow import with_qrels
 from quantdrift.metrics.keys import drift_keys, harness_metrics
+from quantdrift.models.files.shape import shape_of
 from quantdrift.models.inputs import Settings
+from quantdrift.models.store import default_store
 from quantdrift.runs.folder import Run, now, write_run
 from quantdrift.statistics.estimates import finite
 from quantdrift_mteb.families import Recorder
@@ -56,6 +60,7 @@ def _evaluate(
     name = task.metadata.name
     if not isinstance(task, AbsTaskRetrieval):
         refuse_without_search(pair.pair, f"{name} ({task.metadata.type}) is none", named=NAMED)
+    _foretell(pair, task, split, kwargs["encode_kwargs"])
     started, watch = now(), Recorder(task)
     put_back = remembered(task, "rng_state", "np_rng")
     with pair.as_arm("reference", task), watch.listening("reference"):
@@ -103,6 +108,25 @@ def _evaluate(
     return scores
 
 
+def _foretell(pair: MtebPair, task: Any, split: str, encoding: Mapping[str, Any]) -> None:
+    """Say what is done and, for a search, what it takes; refuse what cannot fit."""
+    name, source = clean(f"{pair.spec} on {task.metadata.name} {split}"), pair.source
+    lines, settings = list[str](), Settings(batch_size=int(encoding.get("batch_size", 32)))
+    shape = None if is_off() or source.kind == "loaded" else shape_of(source)
+    for subset in task.hf_subsets if isinstance(task, AbsTaskRetrieval) else ():
+        data = _data(task, split, subset)
+        if shape is not None and not data.get("top_ranked"):
+            sides = tuple(side_of(source, shape, settings, data[role]["text"]) for role in ("queries", "corpus"))
+            rate = rate_of(shape, device=str(pair.pair.device), dtype="float32", root=default_store().root)
+            how: Any = {"scheme": pair.spec.scheme, "settings": settings, "loaded": True}
+            told = Forecast(name=name, rate=rate, shape=shape, sides=sides, **how)
+            told.check_room(default_store())
+            lines += [told.about, *told.room[:1]]
+    if encoding.get("show_progress_bar", True):
+        for line in (f"{name}: full precision first, then the candidate, then what changed", *lines):
+            say(f"quantdrift: {line}", error=True)
+
+
 def _written(
     pair: MtebPair, task: Any, where: Where, outcome: Outcome, *, place: Path | None, started: str
 ) -> Run | None:
@@ -145,6 +169,9 @@ def _summary(scores: Mapping[str, Any]) -> str:
 
 
 def _qrels(task: Any, split: str, subset: str) -> Mapping[str, Mapping[str, int]]:
-    data = task.dataset[subset][split] if subset in task.dataset else task.dataset[split]
-    qrels: Mapping[str, Mapping[str, int]] = data["relevant_docs"]
+    qrels: Mapping[str, Mapping[str, int]] = _data(task, split, subset)["relevant_docs"]
     return qrels
+
+
+def _data(task: Any, split: str, subset: str) -> Any:
+    return task.dataset[subset][split] if subset in task.dataset else task.dataset[split]

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from quantdrift.asking.ask import libraries, parts_of
+from quantdrift.asking.ask import libraries, names_of, parts_of
+from quantdrift.asking.forecast import remember
 from quantdrift.asking.opening import Opened
 from quantdrift.base.display import note, shown
 from quantdrift.base.progress import Progress, timed
@@ -38,6 +39,9 @@ def measured_run(
     with opened.closing:
         measured, settings = _in_batches_that_fit(work, settings)
         reading, evidence = measured.reading, measured.evidence
+        flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
+        keys = [flow.key(side, side.order(), measured.fingerprint, settings.batch_size) for side in reading.held]
+        remember(flow.store, names_of(opened.name)[0], opened.data["fingerprint"], settings, keys)
         record = describe_run(
             opened.name,
             opened.pair,

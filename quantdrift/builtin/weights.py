@@ -17,6 +17,26 @@ CHOICE = {
 """Options that say how a criterion chooses widths."""
 
 
+def _passes(scheme: Scheme, n_inputs: int, n_layers: int) -> float:
+    """Forward passes to measure layers on gaps, each of an input, its first item and contenders."""
+    n = max(1, min(int(scheme.option("queries", "128")), n_inputs))
+    contenders, alone = min(4, -(-128 // n)), scheme.query_only  # as in quantdrift.measuring.problem
+    match None if scheme.option("allocation") else scheme.criterion:
+        case "gap":  # a backward pass for every gap by the query and the contender, and one by the first
+            return n * (1 + 2 * contenders + (0 if alone else 3 + 3 * contenders))
+        case "gap_exact":
+            return n * (1 if alone else 2 + contenders) * n_layers * (len(scheme.widths) - 1)
+        case "activation_error" | "activation_salience" | "activation_norm":
+            return n * (1 if alone else 2 + contenders)
+    return 0.0
+
+
+def _memory(scheme: Scheme, n_weights: int) -> float:
+    """Bytes of the changes of weights by rounding that `gap` keeps beside the gradients."""
+    needs = scheme.criterion == "gap" and scheme.option("allocation") is None
+    return min(7 * 2**28, 4 * n_weights * (1 + len(scheme.widths))) if needs else 0.0
+
+
 def not_plain(scheme: Scheme) -> Iterator[str]:
     """Yield the reasons why a scheme cannot be the start of `quantdrift repair`."""
     if scheme.weight_bits > MAX_BITS:
@@ -56,4 +76,6 @@ STAGE = Stage(
         "grid": Option(pattern="paper|library", values="paper or library"),
     },
     advice=_mend,
+    passes=_passes,
+    memory=_memory,
 )

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
-from quantdrift.cli.measuring import default_place, ensured, measured, shown_run
-from quantdrift.cli.options import LIMIT, SPEC, MeasuringAny, Streaming, argument, option, prints
+from quantdrift.cli.measuring import asked, default_place, ensured, planned, shown_run
+from quantdrift.cli.options import LIMIT, PLAN, SPEC, MeasuringAny, Streaming, argument, flag, option, prints
 from quantdrift.show.output import Output
 from quantdrift.spec.grammar import Spec, Versus, parse_pair
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from quantdrift.asking.ask import Ask
     from quantdrift.data.streamed import DataKind
     from quantdrift.models.server import Servers
-    from quantdrift.runs.folder import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class RunOptions(Streaming, MeasuringAny):
         max=1 << 22,
     )
     limit: int | None = option(LIMIT, min=1)
+    plan: bool = flag(PLAN)
 
     @property
     def streamed(self) -> DataKind | None:
@@ -105,12 +108,21 @@ def command(options: RunOptions) -> Output:
     if (kind := options.streamed) is not None:
         if options.limit is not None:
             raise UnsupportedError("--limit is for a corpus in memory; one in shards is searched as a whole")
-        return shown_run(_streamed(pair, kind, options))
-    return shown_run(measured(pair, options, servers=options.servers(pair), limit=options.limit))
+        (ask, out), loading = _streamed(pair, kind, options), options.streaming
+    else:
+        loading = {"servers": options.servers(pair)}
+        ask, out = asked(pair, options, limit=options.limit)
+    if options.plan:
+        from quantdrift.asking.ask import finished
+
+        if options.cache and ask.certain and finished(out.absolute(), ask.fingerprint)[1] is not None:
+            return Output(data={"path": str(out), "seconds": 0}, lines=[f"{out} holds this run already: it is taken"])
+        return planned(options.foretold(ask))
+    return shown_run(ensured(ask, options, out, **loading))
 
 
-def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
-    """Measure a pair on a corpus in shards."""
+def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> tuple[Ask, Path]:
+    """The measurement of a pair on a corpus in shards, and its run folder."""
     from quantdrift.asking.streamed_search import check_streamed
     from quantdrift.runs.folder import check_place
 
@@ -125,5 +137,4 @@ def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
     with options.stoppable("no run was written"):
         dataset = kind.dataset(options.data, options.split, shard=options.shard, progress=options.progress)
         dataset = replace(dataset, keep_own_ids=options.keep_own_ids)
-        out = options.out or default_place(pair, dataset)
-        return ensured(options.ask(pair, dataset), options, out, **options.streaming)
+    return options.ask(pair, dataset), options.out or default_place(pair, dataset)

@@ -4,12 +4,16 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from quantdrift.asking.ask import Ask
 from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
 from quantdrift.base.text import percent, with_interval
 from quantdrift.builtin.weights import not_plain
-from quantdrift.cli.options import OnData, OnModel, argument, flag, option, prints
+from quantdrift.cli.measuring import planned
+from quantdrift.cli.options import PLAN, OnData, OnModel, argument, flag, option, prints
+from quantdrift.data.retrieval import facts_of
 from quantdrift.features.repair import choice
 from quantdrift.scheme import MAX_BITS, Scheme
 from quantdrift.show.output import Output
@@ -39,6 +43,7 @@ class RepairOptions(OnData, OnModel):
     thorough: bool = flag(
         "--thorough: Try more, in about an hour: further stages on the best of every group size, and longer tuning."
     )
+    plan: bool = flag(PLAN)
     out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
     k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
     seed: int = option("Random seed for which queries are held out.", default=0)
@@ -76,6 +81,11 @@ def command(options: RepairOptions) -> Output:
     dataset = options.dataset
     check_spec(spec)
     check_writable(options.out.absolute() / "runs", what="a run")
+    ask = Ask(pair=spec, data=facts_of(dataset), dataset=dataset)
+    more = partial(choice.likely_steps, spec.scheme, quantizers, thorough=options.thorough)
+    if options.plan:
+        return planned(more(options.foretold(ask)))
+    options.foretell(ask, then=more)
     from quantdrift.features.repair.search import Tuner
 
     how = options.how
