@@ -110,21 +110,24 @@ def _evaluate(
 
 def _foretell(pair: MtebPair, task: Any, split: str, encoding: Mapping[str, Any]) -> None:
     """Say what is done and, for a search, what it takes; refuse what cannot fit."""
-    name, source = clean(f"{pair.spec} on {task.metadata.name} {split}"), pair.source
-    lines, settings = list[str](), Settings(batch_size=int(encoding.get("batch_size", 32)))
-    shape = None if is_off() or source.kind == "loaded" else shape_of(source)
-    for subset in task.hf_subsets if isinstance(task, AbsTaskRetrieval) else ():
-        data = _data(task, split, subset)
-        if shape is not None and not data.get("top_ranked"):
-            sides = tuple(side_of(source, shape, settings, data[role]["text"]) for role in ("queries", "corpus"))
+    settings, shape = (
+        Settings(batch_size=int(encoding.get("batch_size", 32))),
+        None if is_off() else shape_of(pair.source),
+    )
+    lines = [
+        f"{pair.spec} on {task.metadata.name} {split}: full precision first, then the candidate, then what changed"
+    ]
+    for subset in task.hf_subsets if isinstance(task, AbsTaskRetrieval) and shape is not None else ():
+        data, how = _data(task, split, subset), {"scheme": pair.spec.scheme, "settings": settings, "loaded": True}
+        texts = [data[role]["text"] for role in ("queries", "corpus") if "text" in data[role].column_names]
+        if shape is not None and not data.get("top_ranked") and len(texts) > 1:
+            sides = tuple(side_of(pair.source, shape, settings.batch_size, side) for side in texts)
             rate = rate_of(shape, device=str(pair.pair.device), dtype="float32", root=default_store().root)
-            how: Any = {"scheme": pair.spec.scheme, "settings": settings, "loaded": True}
-            told = Forecast(name=name, rate=rate, shape=shape, sides=sides, **how)
+            told = Forecast(name=lines[0], rate=rate, shape=shape, sides=sides, **how)
             told.check_room(default_store())
             lines += [told.about, *told.room[:1]]
-    if encoding.get("show_progress_bar", True):
-        for line in (f"{name}: full precision first, then the candidate, then what changed", *lines):
-            say(f"quantdrift: {line}", error=True)
+    for line in lines if encoding.get("show_progress_bar", True) else ():
+        say(f"quantdrift: {clean(line)}", error=True)
 
 
 def _written(

@@ -7,8 +7,7 @@ model's shape on this machine, and what a quantizer or a stage costs from its ow
 import math
 import os
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,32 +22,28 @@ from quantdrift.asking.ask import Ask, names_of, stamp_of
 from quantdrift.asking.rate import Rate, rate_of
 from quantdrift.base.display import duration
 from quantdrift.base.errors import QuantDriftError, RoomError, UnsupportedError
-from quantdrift.base.records import parse_json, write_text
+from quantdrift.base.records import parse_json
 from quantdrift.data.labelled import ClassificationDataset, Dataset
 from quantdrift.data.streamed import StreamedDataset
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.kinds.quantizer import QUANTIZERS
-from quantdrift.kinds.stage import STAGES
+from quantdrift.kinds.stage import STAGES, Stage
 from quantdrift.models.endless import check_rules
-from quantdrift.models.files.kinds import is_embedding_model, model_json, on_disk
+from quantdrift.models.files.kinds import is_embedding_model, on_disk
 from quantdrift.models.files.named import ModelSource, resolve
 from quantdrift.models.files.shape import Shape, shape_of
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore, key_of
 from quantdrift.scheme import FULL_BITS, Scheme
-from quantdrift.spec.grammar import Spec, calibrates, chooses, is_endpoint, stages_of
+from quantdrift.spec.grammar import Spec, calibrates, chooses, is_endpoint
 
-LONG, _SLOW = 30.0, 5e9
-"""Seconds from which a measurement is told of beforehand, and operations a second of a slow machine."""
 VARIABLE = "QUANTDRIFT_FORECAST"
-_SAMPLE, _CUT, _LETTERS = 64, 4000, 4.0
-"""Texts whose tokens are counted, characters of each, and characters of a token where there is no tokenizer."""
-_START, _PARAMETER, _PROBE = 20.0, 2000.0, 20_000.0
-"""Seconds to load the libraries; operations to load, digest and restore a weight, and to fit a number to labels."""
-_MOMENTS, _CALIBRATION, _SAMPLED = 1.5, 512, 64
-"""Passes over calibration inputs, with the sums of their products; these inputs; those of the noise floor."""
-_LIBRARIES, _STORED = 6e8, 2
-"""Bytes of memory that Python and the libraries take, and of a weight in the files of most models."""
+LONG, _SLOW = 30.0, 5e9  # seconds from which a measurement is told of; operations a second of a slow machine
+_SAMPLE, _CUT, _LETTERS = 64, 4000, 4.0  # texts whose tokens are counted, characters of each; else those of a token
+_START, _PARAMETER, _PROBE = 20.0, 2e3, 2e4  # seconds for libraries; operations to load a weight, to fit a number
+_MOMENTS, _CALIBRATION, _SAMPLED = 1.5, 512, 64  # passes over inputs to calibrate on; these; those of the noise floor
+_BESIDE = 1.2  # what a model computes beside the products of a block, as measured
+_LIBRARIES, _STORED = 6e8, 2  # bytes of memory of the libraries, and of a weight in most files
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -70,9 +65,9 @@ class Side:
     longest: int
 
     @classmethod
-    def of(cls, lengths: NDArray[np.int64], batch_size: int) -> Self:
+    def of(cls, lengths: NDArray[np.float64], batch_size: int) -> Self:
         """The sizes of inputs of these lengths, in batches of similar lengths."""
-        padded = np.sort(lengths)[::-1].astype(np.float64)
+        padded = np.sort(lengths)[::-1]
         padded = padded[np.arange(len(padded)) // batch_size * batch_size]  # as long as the first of the batch
         longest = int(padded.max(initial=0.0))
         return cls(n=len(padded), tokens=float(padded.sum()), squares=float((padded**2).sum()), longest=longest)
@@ -133,7 +128,7 @@ class Forecast:
 
         def step(stage: str, *run: Side, more: float = 0.0) -> Step:
             operations = sum(side.operations(shape) for side in run) + more
-            return Step(stage, sum(side.n for side in run), operations / rate)
+            return Step(stage, sum(side.n for side in run), _BESIDE * operations / rate)
 
         start = step("loading", more=_PARAMETER * shape.parameters)
         yield start._replace(seconds=start.seconds + _START * (not self.loaded))
@@ -144,8 +139,8 @@ class Forecast:
         if scheme is not None:
             one = sum(side.part(1).operations(shape) for side in (sides[0], sample, sample)) / 3
             asked = sides[0].n // 4 if self.train is None else self.train.n
-            for name in stages_of(scheme):
-                passes = STAGES[name].passes(scheme, asked, shape.layers * len(shape.matrices))
+            for name, stage in self._stages.items():
+                passes = stage.passes(scheme, asked, shape.layers * len(shape.matrices))
                 if passes and (self.measures or chooses(scheme)):
                     yield step(name if name != "weights" else "allocation", more=passes * one)
         if scheme is not None and is_quantized and self.measures:
@@ -155,7 +150,7 @@ class Forecast:
             made += (_MOMENTS - 1) * few.operations(shape) * calibrates(scheme)
             yield step("calibration", few, more=made) if calibrates(scheme) else step("quantization", more=made)
         if self.measures:
-            is_same = scheme is not None and all(STAGES[name].kind == "vectors" for name in stages_of(scheme))
+            is_same = scheme is not None and all(stage.kind == "vectors" for stage in self._stages.values())
             yield step("candidate", *(sides[: 1 if scheme is not None and scheme.query_only else 2] * (not is_same)))
         if self.measures and self.settings.noise_floor:  # two documents of each input, some of them the same
             again = [side.n * -math.expm1(-2 * _SAMPLED / max(1, side.n)) for side in sides[1:]]
@@ -163,43 +158,41 @@ class Forecast:
             yield step("noise floor", *(side.part(n) for side, n in zip(sides, counts, strict=True)))
 
     @property
+    def _stages(self) -> dict[str, Stage]:
+        scheme = self.scheme
+        return {} if scheme is None else {name: stage for name, stage in STAGES.items() if stage.in_(scheme)}
+
+    @property
     def seconds(self) -> float:
         """Seconds of all stages."""
         return sum(step.seconds for step in self.steps)
 
     @property
-    def _size(self) -> int:
-        """Bytes of a number at full precision."""
-        return 4 if self.settings.dtype == "float32" else 2
-
-    @property
-    def vectors(self) -> int:
-        """Bytes of the embeddings of both arms."""
-        arms = 2 - (self.scheme is not None and self.scheme.query_only)
-        return 4 * self.shape.hidden * (sum(side.n for side in self.sides) * arms + (self.train.n if self.train else 0))
-
-    @property
     def disk(self) -> int:
-        """Bytes that stay in the cache: embeddings, and the codes of calibrated layers."""
+        """Bytes that stay in the cache: embeddings of both arms, and the codes of calibrated layers."""
         codes = self.shape.linear if self.scheme is not None and calibrates(self.scheme) else 0
-        return (self.vectors + codes) * self.keeps
+        return (2 * 4 * self.shape.hidden * sum(side.n for side in self.sides) + codes) * self.keeps
 
-    def least(self, batch_size: int = 1) -> int:
-        """Bytes of memory that a forward pass needs."""
-        shape, longest = self.shape, max(side.longest for side in self.sides)
-        states = 8 * shape.hidden + 2 * shape.matrices[-1][1] + shape.heads * longest
-        return int(_LIBRARIES + self._size * (shape.parameters + batch_size * longest * states))
+    @property
+    def least(self) -> int:
+        """Bytes of memory that loading and one input take."""
+        return self._bytes(1)
 
     @property
     def memory(self) -> int:
         """Bytes of memory at the peak."""
-        taken = float(self.least(self.settings.batch_size) + self.vectors)
-        if self.scheme is not None:
-            taken += sum(STAGES[name].memory(self.scheme, self.shape.linear) for name in stages_of(self.scheme))
-            sample = self.calibration or self.sides[-1]
-            states = self._size * (4 * self.shape.hidden + self.shape.matrices[-1][1])
-            taken += calibrates(self.scheme) * sample.part(min(sample.n, _CALIBRATION)).tokens * states
+        shape, scheme, sample = self.shape, self.scheme, self.calibration or self.sides[-1]
+        taken = self._bytes(self.settings.batch_size) + 8.0 * shape.hidden * sum(side.n for side in self.sides)
+        if scheme is not None:
+            taken += sum(stage.memory(scheme, shape.linear) for stage in self._stages.values())
+            tokens = sample.part(min(sample.n, _CALIBRATION)).tokens * calibrates(scheme)
+            taken += 4 * tokens * (4 * shape.hidden + shape.matrices[-1][1])
         return int(taken)
+
+    def _bytes(self, batch_size: int) -> int:
+        shape, longest = self.shape, max(side.longest for side in self.sides)
+        states = batch_size * longest * (8 * shape.hidden + 2 * shape.matrices[-1][1] + shape.heads * longest)
+        return int(_LIBRARIES + (4 if self.settings.dtype == "float32" else 2) * (shape.parameters + states))
 
     @property
     def about(self) -> str:
@@ -210,52 +203,42 @@ class Forecast:
     @property
     def room(self) -> list[str]:
         """Memory, disk and download, and what would make it cheaper, a line each."""
-        words = [f"about {size_words(self.memory)} of memory"]
-        words += [f"keeps {size_words(self.disk)} in the cache"] if self.disk else []
-        words += [f"downloads {size_words(self.download)}"] if self.download else []
-        cheaper = "; ".join(self.cheaper())
-        return [", ".join(words), *([f"cheaper: {cheaper}"] if cheaper else [])]
+        words = [f"{verb} {size_words(size)} {what}" for verb, size, what in self._sizes() if size]
+        return [", ".join(words), *([f"cheaper: {'; '.join(self.cheaper)}"] if self.cheaper else [])]
 
-    def cheaper(self) -> Iterator[str]:
+    def _sizes(self) -> Iterator[tuple[str, int, str]]:
+        yield from (("about", self.memory, "of memory"), ("keeps", self.disk, "in the cache"))
+        yield "downloads", self.download, "of weights"
+
+    @property
+    def cheaper(self) -> list[str]:
         """What would make it cheaper, with the time that is left of it."""
-        scheme, sides, halved = self.scheme, self.sides, self.sides[0].part(self.sides[0].n / 2)
-        changes: dict[str, dict[str, Any]] = {}
-        if len(sides) > 1 and scheme is not None and stages_of(scheme) and not scheme.query_only:
-            with suppress(QuantDriftError):  # a stage that +query does not go with
-                changes["+query (documents stay at full precision)"] = {"scheme": replace(scheme, query_only=True)}
+        sides, scheme, changes = self.sides, self.scheme, dict[str, dict[str, Any]]()
+        if len(sides) > 1 and scheme is not None and scheme.weight_bits != FULL_BITS and not scheme.query_only:
+            changes["+query (documents stay at full precision)"] = {"scheme": replace(scheme, query_only=True)}
         if self.measures and not self.more:
-            changes[f"--limit {halved.n}"] = {"sides": (halved, *sides[1:])}
-        if not self.keeps and not self.kept:
+            few = sides[0].part(sides[0].n / 2)
+            changes[f"--limit {few.n}"] = {"sides": (few, *sides[1:])}
+        if not self.keeps:
             changes["without --no-cache, from the second scheme on"] = {"kept": True}
-        if self.rate.device != "cpu" and self.settings.dtype == "float32":
-            yield "--dtype bfloat16 (half the memory)"
-        for what, change in changes.items():
-            if (left := replace(self, **change).seconds) < 0.8 * self.seconds:
-                yield f"{what}: {duration(left)}"
+        times = {what: replace(self, **change).seconds for what, change in changes.items()}
+        half = ["--dtype bfloat16"] if self.rate.device != "cpu" and self.settings.dtype == "float32" else []
+        worth = 0.8 * self.seconds
+        return [*half, *(f"{what}: {duration(left)}" for what, left in times.items() if left < worth)]
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object, with seconds and bytes."""
-        facts = {name: getattr(self, name) for name in ("name", "seconds", "memory", "disk", "download")}
-        steps = [step._asdict() for step in self.steps]
-        return {**facts, "steps": steps, "cheaper": [*self.cheaper()], "rate": self.rate.model_dump()}
+        facts = {name: getattr(self, name) for name in ("name", "seconds", "memory", "disk", "download", "cheaper")}
+        return {**facts, "steps": [step._asdict() for step in self.steps], "rate": self.rate.model_dump()}
 
     def check_room(self, store: EmbeddingStore) -> None:
-        """Refuse what cannot fit, even with one input in a batch.
-
-        Raises:
-            RoomError: it needs more memory or disk than is free.
-        """
-        on_cpu, left = self.rate.device == "cpu", memory_left()
-        aside = self._size * self.shape.linear * (self.scheme is not None and on_cpu)  # the weights that are replaced
-        wanted: list[tuple[str, int, float, str]] = []
-        if left is not None and on_cpu:
-            wanted.append(("of memory", self.least(), left, "--dtype bfloat16, a smaller model or a larger machine"))
-        for folder, needed, then in ((store.root, self.disk, "--no-cache"), (Path(tempfile.gettempdir()), aside, "")):
-            if folder is not None:
-                there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-                wanted.append((f"below {folder}", needed, shutil.disk_usage(there).free, then or "a TMPDIR with room"))
+        """Refuse what fits neither into memory, even with one input in a batch, nor on disk: RoomError."""
+        wanted = [("of memory", self.least, memory_left(), "--dtype bfloat16")] if self.rate.device == "cpu" else []
+        if store.root is not None:
+            there = next(place for place in (store.root, *store.root.absolute().parents) if place.exists())
+            wanted.append((f"on the disk of {store.root}", self.disk, shutil.disk_usage(there).free, "--no-cache"))
         for where, needed, free, then in wanted:
-            if needed > free:
+            if free is not None and needed > free:
                 raise RoomError(
                     f"{self.name} needs {size_words(needed)} {where} or more, and {size_words(free)} are free; "
                     f"expected more, or {then}. {VARIABLE}=off leaves this check out"
@@ -306,8 +289,10 @@ def forecast(
     if shape is None:
         raise UnsupportedError(f"{reference} has no config.json with the sizes of its layers: no time can be told")
     assert dataset is not None  # a forecast is of data
-    sides, train = sides_of(dataset, ask.shortlist, source, shape, settings)
+    side = partial(side_of, source, shape, settings.batch_size)
+    sides, train = sides_of(dataset, ask.shortlist, side)
     is_here = source.kind != "hub" or any(on_disk(source, file, revision) for file in _WEIGHTS)
+    note = kept_at(store, reference, dataset.fingerprint, settings)
     told = Forecast(
         name=f"{ask.pair} on {ask.data[0]}",
         rate=Rate(device=device or "cpu", dtype=settings.dtype, operations=_SLOW, measured=0.0),
@@ -318,7 +303,7 @@ def forecast(
         settings=settings,
         keeps=store.root is not None,
         download=0 if is_here else _STORED * shape.parameters,
-        **{"kept": is_kept(store, reference, dataset.fingerprint, settings), "calibration": train, **changes},
+        **{"kept": note is not None and note.exists(), "calibration": train, **changes},
     )
     if not (quick and told.seconds < LONG):
         told = replace(told, rate=rate_of(shape, device=device, dtype=settings.dtype, root=store.root))
@@ -330,35 +315,28 @@ def forecast(
 
 
 def sides_of(
-    dataset: Dataset | StreamedDataset, lists: Shortlist | None, source: ModelSource, shape: Shape, settings: Settings
+    dataset: Dataset | StreamedDataset, lists: Shortlist | None, side: Callable[[Sequence[Any]], Side]
 ) -> tuple[tuple[Side, ...], Side | None]:
     """Return the inputs of both arms by their sizes, and those that classes are learnt from."""
-    side = partial(side_of, source, shape, settings)
     if isinstance(dataset, ClassificationDataset):
         return (side(dataset.test.inputs),), None if dataset.train is None else side(dataset.train.inputs)
     if isinstance(dataset, StreamedDataset):
         first = [text for _, text, _ in islice(dataset.shards[0].documents(), _SAMPLE)]
-        return (side(dataset.queries, "query"), side(first).part(dataset.n_documents)), None
+        return (side(dataset.queries), side(first).part(dataset.n_documents)), None
     if lists is None:
-        return (side(dataset.queries, "query"), side(dataset.documents)), None
+        return (side(dataset.queries), side(dataset.documents)), None
     queries = dict(zip(dataset.query_ids, dataset.queries, strict=True))
     documents = dict(zip(dataset.document_ids, dataset.documents, strict=True))
     pairs = [f"{queries[query]} {documents[name]}" for query, names in lists.documents.items() for name in names]
     return (side(pairs),), None
 
 
-def side_of(
-    source: ModelSource, shape: Shape, settings: Settings, inputs: Sequence[Any], role: str = "document"
-) -> Side:
-    """Return texts by their sizes, with the model's prompt and the marks at their ends; an image is a longest text."""
-    if not all(isinstance(text, str) for text in inputs[:1]):
-        return Side.of(np.full(len(inputs), shape.longest), settings.batch_size)
-    prompts = model_json(source, "config_sentence_transformers.json").get("prompts")
-    named = settings.query_prompt if role == "query" else settings.document_prompt
-    prompt = len(str(prompts.get(named or role) or "")) if isinstance(prompts, dict) else 0
-    letters = np.fromiter(map(len, inputs), dtype=np.int64, count=len(inputs)) + prompt
-    tokens = np.ceil(letters / letters_of_token(source, inputs)).astype(np.int64) + 2
-    return Side.of(np.minimum(tokens, shape.longest), settings.batch_size)
+def side_of(source: ModelSource, shape: Shape, batch_size: int, inputs: Sequence[Any]) -> Side:
+    """Return texts by their sizes, with the marks at their ends; an image counts as a longest text."""
+    if not isinstance(inputs[0], str):
+        return Side.of(np.full(len(inputs), float(shape.longest)), batch_size)
+    tokens = np.ceil(np.array([*map(len, inputs)]) / letters_of_token(source, inputs)) + 2
+    return Side.of(np.minimum(tokens, shape.longest), batch_size)
 
 
 def letters_of_token(source: ModelSource, texts: Sequence[str]) -> float:
@@ -382,43 +360,27 @@ def letters_of_token(source: ModelSource, texts: Sequence[str]) -> float:
 # --- what is kept, and what there is room for -----------------------------------------------------
 
 
-def _note_of(store: EmbeddingStore, model: str, data: str, settings: Settings) -> Path | None:
-    """Return the place of the note that names the files of a reference's embeddings; None where nothing is kept."""
-    key = key_of(model=stamp_of(model), data=data, batch_size=settings.batch_size, **settings.loading)
-    return None if store.root is None else store.root / "references" / key[:2] / f"{key}.txt"
+def kept_at(store: EmbeddingStore, model: str, data: str, settings: Settings) -> Path | None:
+    """Return the place of the note that a reference's embeddings are kept, which only its weights could tell else.
 
-
-def remember(store: EmbeddingStore, model: str, data: str, settings: Settings, keys: Iterable[str | None]) -> None:
-    """Note the keys of a reference's embeddings, which no forecast can compute without weights."""
-    named = [*keys]
-    with suppress(QuantDriftError):  # a model in memory has no files, and a full disk is told by what needs it
-        if (note := _note_of(store, model, data, settings)) is not None and None not in named:
-            write_text(note, "\n".join(map(str, named)), what="the names of embeddings")
-
-
-def is_kept(store: EmbeddingStore, model: str, data: str, settings: Settings) -> bool:
-    """Say whether the embeddings of a reference are kept."""
-    with suppress(QuantDriftError, OSError, ValueError):
-        note = _note_of(store, model, data, settings)
-        return note is not None and all(store.has(key) for key in note.read_text(encoding="utf-8").split())
-    return False
+    None where nothing is kept, and for a model in memory.
+    """
+    with suppress(QuantDriftError):
+        key = key_of(model=stamp_of(model), data=data, batch_size=settings.batch_size, **settings.loading)
+        return None if store.root is None else store.root / "references" / key[:2] / f"{key}.txt"
+    return None
 
 
 def memory_left() -> int | None:
     """Return the bytes of memory that are free, by the system and the limits of a container; None if unknown."""
-    found = []
+    found, groups = list[int](), Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError, IndexError):
-        found.append(
-            1024 * int(Path("/proc/meminfo").read_text(encoding="ascii").partition("MemAvailable:")[2].split()[0])
-        )
-    for limit, used in _LIMITS:
+        told = Path("/proc/meminfo").read_text(encoding="ascii").partition("MemAvailable:")[2]
+        found.append(1024 * int(told.split()[0]))
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
         with suppress(OSError, ValueError):
-            found.append(int(Path(limit).read_text(encoding="ascii")) - int(Path(used).read_text(encoding="ascii")))
+            found.append(int((groups / limit).read_text()) - int((groups / used).read_text()))
     return max(0, min(found)) if found else None
-
-
-_LIMITS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
-"""Files of control groups, of version 2 and 1: the limit, and what is used of it."""

@@ -68,7 +68,7 @@ class UnsupportedError(QuantDriftError):
     """The request is understood, but not possible for this model, scheme or task; says why."""
 
 
-class RoomError(UnsupportedError):
+class RoomError(QuantDriftError):
     """What is asked for fits neither into memory nor on disk here."""
 
 

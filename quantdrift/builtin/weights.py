@@ -20,21 +20,18 @@ CHOICE = {
 def _passes(scheme: Scheme, n_inputs: int, n_layers: int) -> float:
     """Forward passes to measure layers on gaps, each of an input, its first item and contenders."""
     n = max(1, min(int(scheme.option("queries", "128")), n_inputs))
-    contenders, alone = min(4, -(-128 // n)), scheme.query_only  # as in quantdrift.measuring.problem
-    match None if scheme.option("allocation") else scheme.criterion:
-        case "gap":  # a backward pass for every gap by the query and the contender, and one by the first
-            return n * (1 + 2 * contenders + (0 if alone else 3 + 3 * contenders))
-        case "gap_exact":
-            return n * (1 if alone else 2 + contenders) * n_layers * (len(scheme.widths) - 1)
-        case "activation_error" | "activation_salience" | "activation_norm":
-            return n * (1 if alone else 2 + contenders)
-    return 0.0
+    contenders, items = min(4, -(-128 // n)), not scheme.query_only  # as in quantdrift.measuring.problem
+    rows = n * (1 + items * (1 + contenders))
+    each = {
+        "gap": 1 + 2 * contenders,  # a backward pass for every gap
+        "gap_exact": n_layers * (len(scheme.widths) - 1),
+    }
+    return 0.0 if scheme.option("allocation") else float(rows * each.get(scheme.criterion or "", 0))
 
 
 def _memory(scheme: Scheme, n_weights: int) -> float:
     """Bytes of the changes of weights by rounding that `gap` keeps beside the gradients."""
-    needs = scheme.criterion == "gap" and scheme.option("allocation") is None
-    return min(7 * 2**28, 4 * n_weights * (1 + len(scheme.widths))) if needs else 0.0
+    return min(7 * 2**28, 4 * n_weights * (1 + len(scheme.widths))) if scheme.criterion == "gap" else 0.0
 
 
 def not_plain(scheme: Scheme) -> Iterator[str]:

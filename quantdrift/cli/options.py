@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 import typer
 
 from quantdrift.base.display import note
-from quantdrift.base.errors import QuantDriftError, RoomError
+from quantdrift.base.errors import DataError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, progress_bars
 from quantdrift.base.text import share_of
 from quantdrift.cli import PANELS, Interrupted
@@ -290,17 +290,11 @@ class OnModel:
         """Say before a long measurement, and what comes `then`, what it takes; refuse one that cannot fit."""
         from quantdrift.asking.forecast import LONG, is_off
 
-        if is_off():
-            return
-        try:
-            told = then(self.foretold(ask, quick=True, **more))
-        except RoomError:
-            raise
-        except QuantDriftError:  # nothing can be told; what is wrong, opening the pair tells
-            return
-        if told.seconds >= LONG and not self.quiet:
-            for line in (f"{told.name}: {told.about}", *told.room):
-                note(line)
+        with suppress(UnsupportedError, DataError):  # nothing is known: what is wrong, opening the pair tells
+            told = None if is_off() else then(self.foretold(ask, quick=True, **more))
+            if told is not None and told.seconds >= LONG and not self.quiet:
+                for line in (f"{told.name}: {told.about}", *told.room):
+                    note(line)
 
     @property
     def model_words(self) -> str:

@@ -1,5 +1,6 @@
 """Measure a study for a command: its cells one by one, with progress, and a summary at the end."""
 
+import math
 import shlex
 import time
 from collections import Counter
@@ -66,7 +67,8 @@ def measured(
     for cell in to_do:
         if isinstance(error := foretold.get(cell.name), RoomError):
             folder.fail(cell, error)
-    to_do = [cell for cell in to_do if folder.failure(cell) is None or again]
+    to_do = [cell for cell in to_do if not isinstance(foretold.get(cell.name), RoomError)]
+    seconds = [told[cell.name].seconds if cell.name in told else 0.0 for cell in to_do]
     rows = [zip(grid.head, row, strict=True) for grid in counts.grids for row in grid.rows]
     for line in (counts.title, *(", ".join(map(" ".join, row)) for row in rows), *counts.lines):
         note(line)
@@ -80,9 +82,7 @@ def measured(
             data,
             store=store,
             progress=bars,
-            announce=(lambda _: None)
-            if options.quiet
-            else announcer([told[cell.name].seconds if cell.name in told else 0.0 for cell in to_do]),
+            announce=(lambda _: None) if options.quiet else announcer(seconds),
             failed=lambda cell, why: note(f"failed: {cell.name}: {why.reason}"),
             device=options.device,
             streaming=streaming,
@@ -132,7 +132,6 @@ _WORK = (
     *(Column(name, name, kind="words") for name in ("model", "data")),
     Column("cells", "cells", "{:,}".format),
     Column("time", "seconds", lambda seconds: duration(seconds) if seconds else "?"),
-    Column("memory", "memory", lambda memory: size_words(memory) if memory else "?"),
 )
 
 
@@ -144,16 +143,19 @@ def _plan(
     told: Mapping[str, Forecast],
 ) -> Output:
     counts = Counter(states.values())
-    pairs: dict[tuple[str, str], list[Cell]] = {}
+    pairs, seconds = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for cell in to_do:
-        pairs.setdefault((cell.model, cell.data.corpus), []).append(cell)
-    work = []
-    for (model, data), cells in pairs.items():
-        known = [told[cell.name] for cell in cells if cell.name in told]
-        seconds, memory = sum(each.seconds for each in known), max((each.memory for each in known), default=0)
-        work.append({"model": model, "data": data, "cells": len(cells), "seconds": seconds, "memory": memory})
+        pairs[key := (cell.model, cell.data.corpus)] += 1
+        seconds[key] += math.ceil(told[cell.name].seconds) if cell.name in told else 0
+    work = [{"model": key[0], "data": key[1], "cells": n, "seconds": seconds[key]} for key, n in pairs.items()]
     ahead = {cell.name: problems[cell.name] for cell in to_do if cell.name in problems}
-    lines = [*_in_all([*told.values()]), *_reasons("cannot be measured", ahead)]
+    facts = _in_all([*told.values()])
+    lines = [*_reasons("cannot be measured", ahead)]
+    if facts:
+        memory, disk, download = (size_words(facts[name]) for name in ("memory", "disk", "download"))
+        longest = f"the longest cell, {facts['longest']['name']}, about {duration(facts['longest']['seconds'])}"
+        lines.append(f"about {duration(facts['seconds'])} in all; {longest}")
+        lines.append(f"at most {memory} of memory; keeps {disk} in the cache, downloads {download}")
     if counts["failed"]:
         lines.append(f"{counted(counts['failed'], 'cell')} failed before: quantdrift study retry tries again")
     return Output(
@@ -163,7 +165,7 @@ def _plan(
             "states": dict(counts),
             "to_do": len(to_do),
             "work": records(_WORK, work),
-            "forecast": {name: each.to_json() for name, each in told.items()},
+            "forecast": facts,
         },
         title=f"{folder.path}: {counted(len(states), 'cell')}, {counts['done']:,} done, {len(to_do):,} to do",
         grids=[table(_WORK, work)] if work else [],
@@ -172,15 +174,13 @@ def _plan(
     )
 
 
-def _in_all(told: Sequence[Forecast]) -> Iterator[str]:
-    """The time, memory, disk and download of all cells, and the longest of them."""
+def _in_all(told: Sequence[Forecast]) -> dict[str, Any]:
+    """The time, disk and download of all cells, the memory of the largest, and the longest."""
     if not told:
-        return
-    longest, memory = max(told, key=lambda each: each.seconds), max(each.memory for each in told)
-    disk, download = sum(each.disk for each in told), sum(each.download for each in told)
-    seconds = duration(sum(each.seconds for each in told))
-    yield f"about {seconds} in all; the longest is {longest.name}: {longest.about}"
-    yield f"at most {size_words(memory)} of memory; keeps {size_words(disk)}, downloads {size_words(download)}"
+        return {}
+    sums = {name: sum(getattr(each, name) for each in told) for name in ("seconds", "disk", "download")}
+    longest = max(told, key=lambda each: each.seconds)
+    return {**sums, "memory": max(each.memory for each in told), "longest": longest.to_json()}
 
 
 def _ended(folder: StudyFolder) -> Output:

@@ -87,20 +87,12 @@ class EmbeddingStore:
         chunks = [order[at : at + chunk] for at in range(0, len(order), chunk)]
         if self.root is None or key is None:
             return _in_memory(order, chunks, encode, progress)
-        stem = self._stem(self.root, key)
+        stem = self.root / "embeddings" / key[:2] / key
         with ExitStack() as held:
             with keeping(self.root):
                 stem.parent.mkdir(parents=True, exist_ok=True)
                 held.enter_context(_lock(stem.with_suffix(".lock")))
             return _on_disk(stem, order, chunks, encode, progress)
-
-    def has(self, key: str) -> bool:
-        """Say whether the embeddings of a key are there; they are not read."""
-        return self.root is not None and self._stem(self.root, key).with_suffix(".npy").is_file()
-
-    @staticmethod
-    def _stem(root: Path, key: str) -> Path:
-        return root / "embeddings" / key[:2] / key
 
 
 def store_for(store: EmbeddingStore, *, trusted: bool) -> EmbeddingStore:

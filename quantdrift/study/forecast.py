@@ -34,7 +34,7 @@ def forecasts(
                 where = cell.settings.device or device
                 told = forecast(ask, settings=settings, store=store, device=where, loaded=loaded)
                 if entry.sizes and isinstance(size := entry.sizes[0], int):
-                    told = replace(told, sides=(told.sides[0], told.sides[1].part(size)))
+                    told = replace(told, sides=(*told.sides[:-1], told.sides[-1].part(size)))
                 known[key] = told = replace(told, **about)
             yield cell, told
         except QuantDriftError as error:

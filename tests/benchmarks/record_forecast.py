@@ -1,41 +1,57 @@
 """Measure what commands take, beside the rate of the machine at that time: the truth that forecasts are tested by.
 
-    python tests/benchmarks/record_forecast.py FILE.json COMMAND...
+    python tests/benchmarks/record_forecast.py tests/unit/asking/recorded.json COMMAND...
 
-A command is one argument, such as "run minilm@W4 --data FOLDER"; its run replaces an earlier one in the file. Seconds
-are of the process (CPU, all its threads), and so is the rate, which is measured before and after: on a busy machine
-their ratio says more than a clock. The first command loads the libraries and is not recorded.
+A command is one argument, such as "run minilm@W4 --data FOLDER"; it replaces an earlier one in the file. Seconds are of
+the process (CPU, all its threads), and so is the rate, which is measured before and after: on a busy machine their
+ratio says more than a clock. The first command loads the libraries, and is not recorded; so loading them is not in any.
 """
 
 import json
 import shlex
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from quantdrift.__main__ import main
 from quantdrift.asking import forecast, rate
+from quantdrift.cli import studying
+from quantdrift.study import forecast as of_study
 
 
-def told(command: str, file: Path) -> dict[str, Any] | None:
-    """Run a command in this process; the job that was forecast, its rate and its seconds."""
-    jobs: list[dict[str, Any]] = []
+def as_json(made: forecast.Forecast) -> dict[str, Any]:
+    """What decides a forecast beside the rate."""
+    fields = asdict(replace(made, loaded=True))
+    scheme = None if made.scheme is None else str(made.scheme)
+    left_out = {"name", "rate", "more", "download"}
+    return {**{name: value for name, value in fields.items() if name not in left_out}, "scheme": scheme}
 
-    def probed() -> float:
-        return rate.measured_rate(shape, device="cpu", dtype="float32", clock=time.process_time).operations
 
-    def record(job: forecast.Job, name: str, rates: rate.Rate, **more: Any) -> forecast.Forecast:
-        nonlocal shape
-        shape = job.shape
-        scheme = None if job.scheme is None else str(job.scheme)
-        jobs.append({"name": name, "job": {**asdict(job), "scheme": scheme, "loaded": True}, "before": probed()})
-        jobs[-1]["cpu"], jobs[-1]["wall"] = time.process_time(), time.perf_counter()
-        return original(job, name, rates, **more)
+def recorded(command: str) -> dict[str, Any]:
+    """Run a command in this process; its forecasts, the rates before and after, and its seconds."""
+    made, start = list[forecast.Forecast](), dict[str, float]()
+    original, cells = forecast.forecast, studying.forecasts
 
-    shape: Any = None
-    original, forecast.told, forecast.LONG = forecast.told, record, 0.0
+    def probed(shape: Any, **_: Any) -> rate.Rate:
+        return rate.measured_rate(shape, device="cpu", dtype="float32", clock=time.process_time)
+
+    def noted(*args: Any, **how: Any) -> forecast.Forecast:
+        made.append(original(*args, **{**how, "quick": False}))
+        start.update(cpu=time.process_time(), wall=time.perf_counter())
+        return made[-1]
+
+    def noted_cells(*args: Any, **how: Any) -> Iterator[Any]:
+        told = [*cells(*args, **how)]
+        made[:] = [each for _, each in told if isinstance(each, forecast.Forecast)]
+        yield from told
+
+    changes = (forecast, "forecast", noted), (of_study, "forecast", noted), (studying, "forecasts", noted_cells)
+    before = [(module, name, getattr(module, name)) for module, name, _ in (*changes, (forecast, "rate_of", probed))]
+    for module, name, value in (*changes, (forecast, "rate_of", probed)):
+        setattr(module, name, value)
     sys.argv = ["quantdrift", *shlex.split(command)]
     try:
         main()
@@ -43,19 +59,18 @@ def told(command: str, file: Path) -> dict[str, Any] | None:
         if end.code:
             raise
     finally:
-        forecast.told = original
-    ends = {"cpu": time.process_time(), "wall": time.perf_counter()}
-    first = jobs[0]
-    taken = {key: round(value - first[key], 2) for key, value in ends.items()}
-    both = [first.pop("before"), probed()]
-    return {**first, "command": command, "jobs": [job["job"] for job in jobs], **taken, "rates": both}
+        for module, name, value in before:
+            setattr(module, name, value)
+    taken = {"cpu": time.process_time() - start["cpu"], "wall": time.perf_counter() - start["wall"]}
+    rates = [made[0].rate.operations, probed(made[0].shape).operations]
+    return {**{name: round(value, 2) for name, value in taken.items()}, "rates": rates, "of": list(map(as_json, made))}
 
 
 if __name__ == "__main__":
     place, (warm, *commands) = Path(sys.argv[1]), sys.argv[2:]
-    told(warm, place)
+    recorded(warm)
     for each in commands:
-        recorded = told(each, place)
-        print(each, recorded["cpu"], recorded["wall"], recorded["rates"], flush=True)
         runs = json.loads(place.read_text()) if place.exists() else {}
-        place.write_text(json.dumps({**runs, each: recorded}, indent=1) + "\n")
+        runs[each] = recorded(each)
+        print(each, {name: runs[each][name] for name in ("cpu", "wall", "rates")}, file=sys.stderr, flush=True)
+        place.write_text(json.dumps(runs, indent=1) + "\n")

@@ -80,13 +80,12 @@ def likely_steps(scheme: Scheme, quantizers: Sequence[str], plain: Forecast, *, 
         half = uniform[len(uniform) // 2 :]  # those that are calibrated come last, and tend to win
         trials = [*uniform, *half, *(finer for each in half for finer in finer_configurations(each))]
         staged = [half[-1], *staged_configurations(half[-1], "model", thorough=thorough)]
-        alone = [replace(each, query_only=True) for each in staged]
-        runs += [half[-1], *staged, *alone, *staged_configurations(half[-1], "vectors", thorough=thorough)]
-    small = tuple(side.part(min(side.n, 2 * 32)) for side in plain.sides)
+        runs += [half[-1], *staged, *(replace(each, query_only=True) for each in staged)]
     after = replace(plain, kept=True, loaded=True, settings=replace(plain.settings, noise_floor=False))
-    parts = ("trials", replace(after, sides=small), trials), ("runs", after, runs)
-    seconds = {name: sum(replace(part, scheme=each).seconds for each in made) for name, part, made in parts}
-    return replace(plain, more=tuple(Step(name, 0, value) for name, value in seconds.items()))
+    small = replace(after, sides=tuple(side.part(min(side.n, 2 * 32)) for side in plain.sides))
+    parts = (("trials", small, trials), ("runs", after, runs))
+    times = ((name, sum(replace(part, scheme=each).seconds for each in made)) for name, part, made in parts)
+    return replace(plain, more=tuple(Step(name, 0, seconds) for name, seconds in times))
 
 
 def named_by(file: str, scheme: Scheme) -> str:
