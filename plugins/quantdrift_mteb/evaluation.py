@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ from typing import Any
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
-from quantdrift.asking.forecast import Forecast, is_off, side_of
-from quantdrift.asking.rate import rate_of
+from quantdrift.asking.ask import Ask
+from quantdrift.asking.forecast import forecast, is_off
 from quantdrift.base.display import clean, complain, say
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.evidence.record import Evidence
 from quantdrift.harness import DEPTH, Outcome, carefully, refuse_without_search, remembered, summary
 from quantdrift.measuring.flow import with_qrels
 from quantdrift.metrics.keys import drift_keys, harness_metrics
-from quantdrift.models.files.shape import shape_of
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import default_store
 from quantdrift.runs.folder import Run, now, write_run
@@ -110,22 +110,16 @@ def _evaluate(
 
 def _foretell(pair: MtebPair, task: Any, split: str, encoding: Mapping[str, Any]) -> None:
     """Say what is done and, for a search, what it takes; refuse what cannot fit."""
-    settings, shape = (
-        Settings(batch_size=int(encoding.get("batch_size", 32))),
-        None if is_off() else shape_of(pair.source),
-    )
-    lines = [
-        f"{pair.spec} on {task.metadata.name} {split}: full precision first, then the candidate, then what changed"
-    ]
-    for subset in task.hf_subsets if isinstance(task, AbsTaskRetrieval) and shape is not None else ():
-        data, how = _data(task, split, subset), {"scheme": pair.spec.scheme, "settings": settings, "loaded": True}
-        texts = [data[role]["text"] for role in ("queries", "corpus") if "text" in data[role].column_names]
-        if shape is not None and not data.get("top_ranked") and len(texts) > 1:
-            sides = tuple(side_of(pair.source, shape, settings.batch_size, side) for side in texts)
-            rate = rate_of(shape, device=str(pair.pair.device), dtype="float32", root=default_store().root)
-            told = Forecast(name=lines[0], rate=rate, shape=shape, sides=sides, **how)
-            told.check_room(default_store())
-            lines += [told.about, *told.room[:1]]
+    name, settings = task.metadata.name, Settings(batch_size=int(encoding.get("batch_size", 32)))
+    lines = [f"{pair.spec} on {name} {split}: full precision first, then the candidate, then what changed"]
+    for subset in task.hf_subsets if isinstance(task, AbsTaskRetrieval) and not is_off() else ():
+        data, ask = _data(task, split, subset), Ask(pair=pair.spec, data=[name])
+        texts = tuple(data[role]["text"] for role in ("queries", "corpus") if "text" in data[role].column_names)
+        with suppress(UnsupportedError):  # its config.json does not tell sizes
+            if not data.get("top_ranked") and len(texts) > 1:
+                how: Any = {"settings": settings, "store": default_store(), "device": str(pair.pair.device)}
+                told = forecast(ask, texts=texts, loaded=True, **how)
+                lines += [told.about, *told.room[:1]]
     for line in lines if encoding.get("show_progress_bar", True) else ():
         say(f"quantdrift: {clean(line)}", error=True)
 

@@ -7,10 +7,9 @@ model's shape on this machine, and what a quantizer or a stage costs from its ow
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -23,7 +22,7 @@ from quantdrift.asking.rate import Rate, rate_of
 from quantdrift.base.display import duration
 from quantdrift.base.errors import QuantDriftError, RoomError, UnsupportedError
 from quantdrift.base.records import parse_json
-from quantdrift.data.labelled import ClassificationDataset, Dataset
+from quantdrift.data.labelled import ClassificationDataset
 from quantdrift.data.streamed import StreamedDataset
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.kinds.quantizer import QUANTIZERS
@@ -151,11 +150,14 @@ class Forecast:
             yield step("calibration", few, more=made) if calibrates(scheme) else step("quantization", more=made)
         if self.measures:
             is_same = scheme is not None and all(stage.kind == "vectors" for stage in self._stages.values())
-            yield step("candidate", *(sides[: 1 if scheme is not None and scheme.query_only else 2] * (not is_same)))
-        if self.measures and self.settings.noise_floor:  # two documents of each input, some of them the same
-            again = [side.n * -math.expm1(-2 * _SAMPLED / max(1, side.n)) for side in sides[1:]]
-            counts = (min(_SAMPLED, sides[0].n), *again)
-            yield step("noise floor", *(side.part(n) for side, n in zip(sides, counts, strict=True)))
+            moving = sides[: 1 if scheme is not None and scheme.query_only else 2]
+            yield step("candidate", *(() if is_same else moving))
+            if self.settings.noise_floor:  # two documents of each input, some of them the same
+                again = [
+                    min(_SAMPLED, sides[0].n),
+                    *(n * -math.expm1(-2 * _SAMPLED / n) for n in (s.n for s in sides[1:])),
+                ]
+                yield step("noise floor", *(side.part(n) for side, n in zip(moving, again, strict=False)))
 
     @property
     def _stages(self) -> dict[str, Stage]:
@@ -174,22 +176,18 @@ class Forecast:
         return (2 * 4 * self.shape.hidden * sum(side.n for side in self.sides) + codes) * self.keeps
 
     @property
-    def least(self) -> int:
-        """Bytes of memory that loading and one input take."""
-        return self._bytes(1)
-
-    @property
     def memory(self) -> int:
         """Bytes of memory at the peak."""
         shape, scheme, sample = self.shape, self.scheme, self.calibration or self.sides[-1]
-        taken = self._bytes(self.settings.batch_size) + 8.0 * shape.hidden * sum(side.n for side in self.sides)
+        taken = self.at_least(self.settings.batch_size) + 8.0 * shape.hidden * sum(side.n for side in self.sides)
         if scheme is not None:
             taken += sum(stage.memory(scheme, shape.linear) for stage in self._stages.values())
             tokens = sample.part(min(sample.n, _CALIBRATION)).tokens * calibrates(scheme)
             taken += 4 * tokens * (4 * shape.hidden + shape.matrices[-1][1])
         return int(taken)
 
-    def _bytes(self, batch_size: int) -> int:
+    def at_least(self, batch_size: int = 1) -> int:
+        """Bytes of memory that the libraries, the model and one batch take."""
         shape, longest = self.shape, max(side.longest for side in self.sides)
         states = batch_size * longest * (8 * shape.hidden + 2 * shape.matrices[-1][1] + shape.heads * longest)
         return int(_LIBRARIES + (4 if self.settings.dtype == "float32" else 2) * (shape.parameters + states))
@@ -203,12 +201,9 @@ class Forecast:
     @property
     def room(self) -> list[str]:
         """Memory, disk and download, and what would make it cheaper, a line each."""
-        words = [f"{verb} {size_words(size)} {what}" for verb, size, what in self._sizes() if size]
-        return [", ".join(words), *([f"cheaper: {'; '.join(self.cheaper)}"] if self.cheaper else [])]
-
-    def _sizes(self) -> Iterator[tuple[str, int, str]]:
-        yield from (("about", self.memory, "of memory"), ("keeps", self.disk, "in the cache"))
-        yield "downloads", self.download, "of weights"
+        words = f"about {size_words(self.memory)} of memory, keeps {size_words(self.disk)} in the cache"
+        words += f", downloads {size_words(self.download)}" if self.download else ""
+        return [words, *([f"cheaper: {'; '.join(self.cheaper)}"] if self.cheaper else [])]
 
     @property
     def cheaper(self) -> list[str]:
@@ -233,7 +228,9 @@ class Forecast:
 
     def check_room(self, store: EmbeddingStore) -> None:
         """Refuse what fits neither into memory, even with one input in a batch, nor on disk: RoomError."""
-        wanted = [("of memory", self.least, memory_left(), "--dtype bfloat16")] if self.rate.device == "cpu" else []
+        wanted = (
+            [("of memory", self.at_least(), memory_left(), "--dtype bfloat16")] if self.rate.device == "cpu" else []
+        )
         if store.root is not None:
             there = next(place for place in (store.root, *store.root.absolute().parents) if place.exists())
             wanted.append((f"on the disk of {store.root}", self.disk, shutil.disk_usage(there).free, "--no-cache"))
@@ -267,6 +264,7 @@ def forecast(
     device: str | None = None,
     revision: str | None = None,
     quick: bool = False,
+    texts: tuple[Sequence[Any], ...] = (),
     **changes: Any,
 ) -> Forecast:
     """Tell what a measurement takes.
@@ -278,6 +276,7 @@ def forecast(
         device: device of the model.
         revision: revision of a model on the hub.
         quick: whether the rate is that of a slow machine, not measured, where nothing is long even on that.
+        texts: the inputs of each side, in place of the data.
         changes: fields of the result.
 
     Raises:
@@ -288,16 +287,17 @@ def forecast(
     shape = None if is_endpoint(reference) else shape_of(source := resolve(reference), revision)
     if shape is None:
         raise UnsupportedError(f"{reference} has no config.json with the sizes of its layers: no time can be told")
-    assert dataset is not None  # a forecast is of data
-    side = partial(side_of, source, shape, settings.batch_size)
-    sides, train = sides_of(dataset, ask.shortlist, side)
+    made = [side_of(source, shape, settings.batch_size, side) for side in texts or texts_of(dataset, ask.shortlist)]
+    if isinstance(dataset, StreamedDataset):
+        made[1] = made[1].part(dataset.n_documents)
+    train = made.pop() if isinstance(dataset, ClassificationDataset) and len(made) > 1 else None
     is_here = source.kind != "hub" or any(on_disk(source, file, revision) for file in _WEIGHTS)
-    note = kept_at(store, reference, dataset.fingerprint, settings)
+    note = None if dataset is None else kept_at(store, reference, dataset.fingerprint, settings)
     told = Forecast(
         name=f"{ask.pair} on {ask.data[0]}",
         rate=Rate(device=device or "cpu", dtype=settings.dtype, operations=_SLOW, measured=0.0),
         shape=shape,
-        sides=sides,
+        sides=tuple(made),
         train=train if is_embedding_model(source, revision) else None,
         scheme=ask.pair.scheme if isinstance(ask.pair, Spec) else None,
         settings=settings,
@@ -314,21 +314,17 @@ def forecast(
 # --- the inputs -----------------------------------------------------------------------------------
 
 
-def sides_of(
-    dataset: Dataset | StreamedDataset, lists: Shortlist | None, side: Callable[[Sequence[Any]], Side]
-) -> tuple[tuple[Side, ...], Side | None]:
-    """Return the inputs of both arms by their sizes, and those that classes are learnt from."""
+def texts_of(dataset: Any, lists: Shortlist | None) -> tuple[Sequence[Any], ...]:
+    """Return the inputs of both arms, and those that classes are learnt from as the second of labelled data."""
     if isinstance(dataset, ClassificationDataset):
-        return (side(dataset.test.inputs),), None if dataset.train is None else side(dataset.train.inputs)
+        return (dataset.test.inputs, *(() if dataset.train is None else (dataset.train.inputs,)))
     if isinstance(dataset, StreamedDataset):
-        first = [text for _, text, _ in islice(dataset.shards[0].documents(), _SAMPLE)]
-        return (side(dataset.queries), side(first).part(dataset.n_documents)), None
+        return dataset.queries, [text for _, text, _ in islice(dataset.shards[0].documents(), _SAMPLE)]
     if lists is None:
-        return (side(dataset.queries), side(dataset.documents)), None
+        return dataset.queries, dataset.documents
     queries = dict(zip(dataset.query_ids, dataset.queries, strict=True))
     documents = dict(zip(dataset.document_ids, dataset.documents, strict=True))
-    pairs = [f"{queries[query]} {documents[name]}" for query, names in lists.documents.items() for name in names]
-    return (side(pairs),), None
+    return ([f"{queries[query]} {documents[name]}" for query, names in lists.documents.items() for name in names],)
 
 
 def side_of(source: ModelSource, shape: Shape, batch_size: int, inputs: Sequence[Any]) -> Side:

@@ -1,7 +1,6 @@
 """The rate at which this machine computes a block of a model, measured in about a second and kept for a day."""
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -47,9 +46,7 @@ def rate_of(shape: Shape, *, device: str | None, dtype: str, root: Path | None) 
     return rate
 
 
-def measured_rate(
-    shape: Shape, *, device: str | None, dtype: str, clock: Callable[[], float] = time.perf_counter
-) -> Rate:
+def measured_rate(shape: Shape, *, device: str | None, dtype: str) -> Rate:
     """Compute the products, the attention and the norms of a block on random numbers until that takes 0.3 seconds."""
     import torch  # noqa: PLC0415 -- takes seconds to import
     from torch.nn import functional  # noqa: PLC0415 -- as above
@@ -58,8 +55,7 @@ def measured_rate(
 
     place = pick_device(device)
     n = max(1, int(_TOKENS if place.type != "cpu" else min(_TOKENS, _OPERATIONS / (2 * shape.block))) // _LENGTH)
-    weights = [torch.randn(size) / size[1] ** 0.5 for size in shape.matrices]
-    weights = [weight.to(place, getattr(torch, dtype)) for weight in weights]
+    weights = [torch.randn(size).to(place, getattr(torch, dtype)) for size in shape.matrices]
     inputs = {size: torch.randn(n * _LENGTH, size).to(weights[0]) for _, size in shape.matrices}
     states, inner = inputs[shape.hidden], inputs[shape.matrices[-1][1]]
     heads = states.view(n, _LENGTH, shape.heads, -1).transpose(1, 2)
@@ -75,8 +71,8 @@ def measured_rate(
 
     with torch.inference_mode():
         block()  # the first call takes longer
-        start, passes = clock(), 0
-        while (spent := clock() - start) < _SECONDS:
+        start, passes = time.perf_counter(), 0
+        while (spent := time.perf_counter() - start) < _SECONDS:
             block()
             passes += 1
     operations = passes * n * _LENGTH * (2 * shape.block + 4 * shape.hidden * _LENGTH) / spent

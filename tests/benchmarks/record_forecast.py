@@ -16,6 +16,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from quantdrift.__main__ import main
 from quantdrift.asking import forecast, rate
 from quantdrift.cli import studying
@@ -36,7 +38,9 @@ def recorded(command: str) -> dict[str, Any]:
     original, cells = forecast.forecast, studying.forecasts
 
     def probed(shape: Any, **_: Any) -> rate.Rate:
-        return rate.measured_rate(shape, device="cpu", dtype="float32", clock=time.process_time)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(time, "perf_counter", time.process_time)
+            return rate.measured_rate(shape, device="cpu", dtype="float32")
 
     def noted(*args: Any, **how: Any) -> forecast.Forecast:
         made.append(original(*args, **{**how, "quick": False}))

@@ -149,9 +149,9 @@ def test_advice_is_what_applies_and_is_worth_it() -> None:
 
 def test_what_cannot_fit_is_refused_and_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made, store = told(), EmbeddingStore(tmp_path)
-    monkeypatch.setattr(forecasts, "memory_left", lambda: made.least)
+    monkeypatch.setattr(forecasts, "memory_left", made.at_least)
     made.check_room(store)
-    monkeypatch.setattr(forecasts, "memory_left", lambda: made.least - 1)
+    monkeypatch.setattr(forecasts, "memory_left", lambda: made.at_least() - 1)
     with pytest.raises(RoomError, match=r"x needs \d+ MB of memory .* QUANTDRIFT_FORECAST=off"):
         made.check_room(store)
     monkeypatch.setattr(forecasts, "memory_left", lambda: None)

@@ -73,6 +73,7 @@ def test_after_ctrl_c_it_is_said_what_is_kept(monkeypatch: pytest.MonkeyPatch) -
 
     importlib.import_module("quantdrift.study.sources")  # before it could take the other reader for its own
     monkeypatch.setattr("quantdrift.data.labelled.read_folder", lambda *_: data("b"))
+    monkeypatch.setenv("QUANTDRIFT_FORECAST", "off")  # these data have no texts
     monkeypatch.setattr("quantdrift.asking.opening.open_pair", interrupted)
     code, out, err = cli("run", "minilm@W4", "--data", "mydata")
     assert (code, out) == (130, "")
