@@ -180,7 +180,9 @@ class Forecast:
         """Bytes of memory at the peak."""
         shape, scheme, sample = self.shape, self.scheme, self.calibration or self.sides[-1]
         taken = self.at_least(self.settings.batch_size) + 8.0 * shape.hidden * sum(side.n for side in self.sides)
-        if scheme is not None:
+        if scheme is None:  # two models
+            taken += 4.0 * shape.parameters
+        else:
             taken += sum(stage.memory(scheme, shape.linear) for stage in self._stages.values())
             tokens = sample.part(min(sample.n, _CALIBRATION)).tokens * calibrates(scheme)
             taken += 4 * tokens * (4 * shape.hidden + shape.matrices[-1][1])

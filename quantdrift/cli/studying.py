@@ -65,8 +65,8 @@ def measured(
     from quantdrift.study.cells import run_cells
 
     for cell in to_do:
-        if isinstance(error := foretold.get(cell.name), RoomError):
-            folder.fail(cell, error)
+        if isinstance(without := foretold.get(cell.name), RoomError):
+            folder.fail(cell, without)
     to_do = [cell for cell in to_do if not isinstance(foretold.get(cell.name), RoomError)]
     seconds = [told[cell.name].seconds if cell.name in told else 0.0 for cell in to_do]
     rows = [zip(grid.head, row, strict=True) for grid in counts.grids for row in grid.rows]

@@ -22,10 +22,10 @@ def forecasts(
     known: dict[str, Forecast] = {}
     for cell in cells:
         model, entry, settings = cell.spec.model, cell.data, settings_of(cell)
-        key, about = f"{model} {entry.model_dump_json()} {settings}", {"name": f"{cell.spec} on {entry.called}"}
+        key, name = f"{model} {entry.model_dump_json()} {settings}", f"{cell.spec} on {entry.called}"
         try:
             if key in known:
-                told = replace(known[key], scheme=cell.spec.scheme, kept=True, loaded=True, download=0, **about)
+                told = replace(known[key], scheme=cell.spec.scheme, kept=True, loaded=True, download=0, name=name)
             elif entry.retriever is not None:
                 raise UnsupportedError(f"{entry.called}: what is reranked is found when it is needed: no time is told")
             else:
@@ -35,7 +35,7 @@ def forecasts(
                 told = forecast(ask, settings=settings, store=store, device=where, loaded=loaded)
                 if entry.sizes and isinstance(size := entry.sizes[0], int):
                     told = replace(told, sides=(*told.sides[:-1], told.sides[-1].part(size)))
-                known[key] = told = replace(told, **about)
+                known[key] = told = replace(told, name=name)
             yield cell, told
         except QuantDriftError as error:
             yield cell, error

@@ -24,7 +24,7 @@ def test_a_plan_writes_nothing_and_a_finished_run_or_kept_embeddings_cost_nothin
     assert not Path("quantdrift-runs").exists()
     run = json.loads(quantdrift(*line))
     again = json.loads(quantdrift(*line, "--plan"))
-    assert again == {"path": str(Path(run["path"])), "seconds": 0}
+    assert again == {"path": str(Path(run["path"]).relative_to(Path.cwd())), "seconds": 0}
     other = json.loads(quantdrift("run", "TINY@W2", "--data", "ROOT/data", "--plan", "--json"))
     assert "reference" not in [step["stage"] for step in other["steps"]]
 
@@ -33,7 +33,9 @@ def test_repair_and_allocate_have_a_plan_too(quantdrift: Run) -> None:
     repair = json.loads(quantdrift("repair", "TINY@W3", "--data", "ROOT/data", "--plan", "--json"))
     assert [step["stage"] for step in repair["steps"]][-2:] == ["trials", "runs"]
     assert not Path("repair").exists()
-    choice = json.loads(quantdrift("allocate", "TINY@W3.5+gap", "--data", "ROOT/data", "--plan", "--json"))
+    choice = json.loads(
+        quantdrift("allocate", "TINY@W3.5+gap", "--data", "ROOT/data", "--no-cache", "--plan", "--json")
+    )
     assert [step["stage"] for step in choice["steps"]] == ["loading", "reference", "allocation"]
     assert not Path("allocation.json").exists()
 
