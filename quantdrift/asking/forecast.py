@@ -230,9 +230,10 @@ class Forecast:
 
     def check_room(self, store: EmbeddingStore) -> None:
         """Refuse what fits neither into memory, even with one input in a batch, nor on disk: RoomError."""
-        wanted = (
-            [("of memory", self.at_least(), memory_left(), "--dtype bfloat16")] if self.rate.device == "cpu" else []
-        )
+        least, left = self.at_least(), memory_left()
+        halved = self.settings.dtype == "float32" and (least + _LIBRARIES) / 2 < (left or 0)
+        smaller = "--dtype bfloat16" if halved else "a smaller model"
+        wanted = [("of memory", least, left, smaller)] if self.rate.device == "cpu" else []
         if store.root is not None:
             there = next(place for place in (store.root, *store.root.absolute().parents) if place.exists())
             wanted.append((f"on the disk of {store.root}", self.disk, shutil.disk_usage(there).free, "--no-cache"))

@@ -152,7 +152,10 @@ def test_what_cannot_fit_is_refused_and_says_how_to_go_on(monkeypatch: pytest.Mo
     monkeypatch.setattr(forecasts, "memory_left", made.at_least)
     made.check_room(store)
     monkeypatch.setattr(forecasts, "memory_left", lambda: made.at_least() - 1)
-    with pytest.raises(RoomError, match=r"x needs \d+ MB of memory .* QUANTDRIFT_FORECAST=off"):
+    with pytest.raises(RoomError, match=r"x needs \d+ MB of memory .*bfloat16.* QUANTDRIFT_FORECAST=off"):
+        made.check_room(store)
+    monkeypatch.setattr(forecasts, "memory_left", lambda: made.at_least() // 3)
+    with pytest.raises(RoomError, match="a smaller model"):
         made.check_room(store)
     monkeypatch.setattr(forecasts, "memory_left", lambda: None)
     usage = type("Usage", (), {"free": made.disk - 1})()
