@@ -21,7 +21,7 @@ from quantdrift.asking.ask import Ask, names_of, stamp_of
 from quantdrift.asking.rate import Rate, rate_of
 from quantdrift.base.display import duration
 from quantdrift.base.errors import QuantDriftError, RoomError, UnsupportedError
-from quantdrift.base.records import parse_json
+from quantdrift.base.records import parse_json, read_bytes
 from quantdrift.data.labelled import ClassificationDataset
 from quantdrift.data.streamed import StreamedDataset
 from quantdrift.finished.shortlist import Shortlist
@@ -39,6 +39,7 @@ from quantdrift.spec.grammar import Spec, calibrates, chooses, is_endpoint
 VARIABLE = "QUANTDRIFT_FORECAST"
 LONG, _SLOW = 30.0, 5e9  # seconds from which a measurement is told of; operations a second of a slow machine
 _SAMPLE, _CUT, _LETTERS = 64, 4000, 4.0  # texts whose tokens are counted, characters of each; else those of a token
+_LARGEST = 1 << 27  # bytes of a tokenizer.json
 _START, _PARAMETER, _PROBE = 20.0, 2e3, 2e4  # seconds for libraries; operations to load a weight, to fit a number
 _MOMENTS, _CALIBRATION, _SAMPLED = 1.5, 512, 64  # passes over inputs to calibrate on; these; those of the noise floor
 _BESIDE = 1.2  # what a model computes beside the products of a block, as measured
@@ -308,9 +309,13 @@ def forecast(
         download=0 if is_here else _STORED * shape.parameters,
         **{"kept": note is not None and note.exists(), "calibration": train, **changes},
     )
+    if told.at_least() > (memory_left() or math.inf):  # a GPU may have more
+        from quantdrift.builtin.sentence.work import pick_device  # noqa: PLC0415 -- torch
+
+        told = replace(told, rate=told.rate.model_copy(update={"device": str(pick_device(device))}))
+    told.check_room(store)  # before a block of it is made
     if not (quick and told.seconds < LONG):
         told = replace(told, rate=rate_of(shape, device=device, dtype=settings.dtype, root=store.root))
-    told.check_room(store)
     return told
 
 
@@ -345,13 +350,15 @@ def letters_of_token(source: ModelSource, texts: Sequence[str]) -> float:
         from tokenizers import Tokenizer  # noqa: PLC0415 -- an optional package
 
         file = on_disk(source, "tokenizer.json")
-        content = "" if file is None else file.read_text(encoding="utf-8")
+        content = "" if file is None else read_bytes(file, limit=_LARGEST).decode()
         check_rules(parse_json(content), str(file))
         tokenizer = Tokenizer.from_str(content)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         counted = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(some, add_special_tokens=False))
-    except Exception:  # whatever is wrong with it, opening the model tells
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # of Rust, too; whatever is wrong with it, opening the model tells
         return _LETTERS
     return sum(map(len, some)) / counted if counted else _LETTERS
 

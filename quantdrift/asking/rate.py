@@ -5,7 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from quantdrift.base.errors import RunError
+from quantdrift.base.display import first_line
+from quantdrift.base.errors import RunError, UnsupportedError
 from quantdrift.base.extras import version_of
 from quantdrift.base.records import Amount, Record
 from quantdrift.models.files.shape import Shape
@@ -38,7 +39,10 @@ def rate_of(shape: Shape, *, device: str | None, dtype: str, root: Path | None) 
     with suppress(RunError):  # it is missing or damaged, and measured again
         if path is not None and 0 <= time.time() - (kept := Rate.read(path)).measured < _DAY:
             return kept
-    rate = measured_rate(shape, device=device, dtype=dtype)
+    try:
+        rate = measured_rate(shape, device=device, dtype=dtype)
+    except (RuntimeError, MemoryError) as error:  # a block does not fit, or the device lacks the number type
+        raise UnsupportedError(f"a block of the model cannot be computed here: {first_line(error)}") from error
     with suppress(RunError):  # a full disk is told by what needs it
         if path is not None:
             path.unlink(missing_ok=True)

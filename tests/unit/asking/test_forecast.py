@@ -36,6 +36,11 @@ QWEN = {
 }
 
 
+DATA = RetrievalDataset(
+    name="d", query_ids=("q",), queries=["a"], document_ids=("c",), documents=["b"], qrels={}, split="test"
+)
+
+
 def rate(operations: float = 1e10, device: str = "cpu") -> Rate:
     return Rate(device=device, dtype="float32", operations=operations, measured=0.0)
 
@@ -204,11 +209,20 @@ def test_the_rate_of_this_machine_is_a_number(monkeypatch: pytest.MonkeyPatch) -
     assert made.operations > 1e6
 
 
+def test_a_model_far_too_large_is_refused_before_a_block_of_it_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+    huge = {**MINILM, "hidden_size": 600_000, "intermediate_size": 1_000_000, "num_hidden_layers": 1_000_000}
+    (tmp_path / "config.json").write_text(json.dumps(huge))
+    monkeypatch.setattr(rates, "measured_rate", None)  # would be called
+    ask = Ask(pair=parse(f"{tmp_path}@W4"), data=facts_of(DATA), dataset=DATA)
+    with pytest.raises(RoomError, match="a smaller model"):
+        forecast(ask, settings=Settings(), store=EmbeddingStore(None), device="cpu")
+
+
 def test_a_model_without_sizes_has_no_forecast(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    data = RetrievalDataset(
-        name="d", query_ids=("q",), queries=["a"], document_ids=("c",), documents=["b"], qrels={}, split="test"
-    )
-    ask = Ask(pair=parse(f"{tmp_path}@W4"), data=facts_of(data), dataset=data)
+    ask = Ask(pair=parse(f"{tmp_path}@W4"), data=facts_of(DATA), dataset=DATA)
     with pytest.raises(UnsupportedError, match=r"config\.json"):
         forecast(ask, settings=Settings(), store=EmbeddingStore(None))
