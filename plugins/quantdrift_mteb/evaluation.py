@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,16 @@ from typing import Any
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
+from quantdrift.asking.ask import Ask
+from quantdrift.asking.forecast import forecast, is_off
 from quantdrift.base.display import clean, complain, say
+from quantdrift.base.errors import UnsupportedError
 from quantdrift.evidence.record import Evidence
 from quantdrift.harness import DEPTH, Outcome, carefully, refuse_without_search, remembered, screen_of
 from quantdrift.measuring.flow import with_qrels
 from quantdrift.metrics.keys import drift_keys, harness_metrics
 from quantdrift.models.inputs import Settings
+from quantdrift.models.store import default_store
 from quantdrift.runs.folder import Run, now, write_run
 from quantdrift.statistics.estimates import finite
 from quantdrift_mteb.families import Recorder
@@ -55,6 +59,7 @@ def _evaluate(
     name = task.metadata.name
     if not isinstance(task, AbsTaskRetrieval):
         refuse_without_search(pair.pair, f"{name} ({task.metadata.type}) is none", named=NAMED)
+    _foretell(pair, task, split, kwargs["encode_kwargs"])
     started, watch = now(), Recorder(task)
     put_back = remembered(task, "rng_state", "np_rng")
     with pair.as_arm("reference", task), watch.listening("reference"):
@@ -104,6 +109,22 @@ def _evaluate(
     return scores
 
 
+def _foretell(pair: MtebPair, task: Any, split: str, encoding: Mapping[str, Any]) -> None:
+    """Say what is done and, for a search, what it takes; refuse what cannot fit."""
+    name, settings = task.metadata.name, Settings(batch_size=int(encoding.get("batch_size", 32)))
+    lines = [f"{pair.spec} on {name} {split}: full precision first, then the candidate, then what changed"]
+    for subset in task.hf_subsets if isinstance(task, AbsTaskRetrieval) and not is_off() else ():
+        data, ask = _data(task, split, subset), Ask(pair=pair.spec, data=[name])
+        texts = tuple(data[role]["text"] for role in ("queries", "corpus") if "text" in data[role].column_names)
+        with suppress(UnsupportedError):  # its config.json does not tell sizes
+            if not data.get("top_ranked") and len(texts) > 1:
+                how: Any = {"settings": settings, "store": default_store(), "device": str(pair.pair.device)}
+                told = forecast(ask, texts=texts, loaded=True, **how)
+                lines += [told.about, *told.room[:1]]
+    for line in lines if encoding.get("show_progress_bar", True) else ():
+        say(f"quantdrift: {clean(line)}", error=True)
+
+
 def _written(
     pair: MtebPair, task: Any, where: Where, outcome: Outcome, *, place: Path | None, started: str
 ) -> Run | None:
@@ -138,6 +159,9 @@ def mteb_keys(evidence: Evidence, *, searched: bool = True) -> dict[str, Any]:
 
 
 def _qrels(task: Any, split: str, subset: str) -> Mapping[str, Mapping[str, int]]:
-    data = task.dataset[subset][split] if subset in task.dataset else task.dataset[split]
-    qrels: Mapping[str, Mapping[str, int]] = data["relevant_docs"]
+    qrels: Mapping[str, Mapping[str, int]] = _data(task, split, subset)["relevant_docs"]
     return qrels
+
+
+def _data(task: Any, split: str, subset: str) -> Any:
+    return task.dataset[subset][split] if subset in task.dataset else task.dataset[split]

@@ -37,6 +37,7 @@ def ensure(
     found: Callable[[], None] | None = None,
     record: Mapping[str, Any] | None = None,
     enough: Callable[[Evidence], bool] | None = None,
+    before: Callable[[], None] = lambda: None,
     **loading: Any,
 ) -> Run:
     """Return the finished run of an `Ask` at a place, or measure it there now.
@@ -52,6 +53,7 @@ def ensure(
         found: called when a finished run is taken.
         record: additional entries of run.json.
         enough: stops the measurement before the last input, as in `Flow.measure_until`; `ask` has to tell it apart.
+        before: called before the pair is opened, where there is something to measure.
         loading: how the pair is loaded: `opening.Loading`, or arguments of `open_streamed`.
 
     Raises:
@@ -74,6 +76,7 @@ def ensure(
             return run
     if is_named and isinstance(ask, Ask) and not is_endpoint(ask.pair.model):
         refuse_unreachable(full_precision_source(ask.pair.model), loading.get("revision"))
+    before()
     from quantdrift.asking.run import measured_run  # noqa: PLC0415 -- torch
 
     pair = opened()

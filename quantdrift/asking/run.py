@@ -2,17 +2,20 @@
 
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from quantdrift.asking.ask import libraries, parts_of
+from quantdrift.asking.ask import libraries, names_of, parts_of
+from quantdrift.asking.forecast import kept_at
 from quantdrift.asking.opening import Opened
 from quantdrift.base.display import note, shown
+from quantdrift.base.errors import DiskError
 from quantdrift.base.progress import Progress, timed
+from quantdrift.base.records import write_text
 from quantdrift.base.text import some
 from quantdrift.builtin.sentence.work import SentenceEncoder
 from quantdrift.candidate.pair import Pair
@@ -21,7 +24,7 @@ from quantdrift.metrics import measure as all_metrics
 from quantdrift.metrics.forbids import DRAWN, forbidding
 from quantdrift.models import TEXT_BY_TEXT
 from quantdrift.models.inputs import Settings
-from quantdrift.models.store import EmbeddingStore, digest_of, key_of
+from quantdrift.models.store import EmbeddingStore, digest_of, key_of, store_for
 from quantdrift.runs.folder import Run, now, write_run
 from quantdrift.sensitivity.allocate import choose_widths
 from quantdrift.statistics.standing import Tolerances
@@ -38,6 +41,11 @@ def measured_run(
     with opened.closing:
         measured, settings = _in_batches_that_fit(work, settings)
         reading, evidence = measured.reading, measured.evidence
+        kept = store_for(store, trusted=settings.trust_remote_code)
+        note = kept_at(kept, names_of(opened.name)[0], opened.data["fingerprint"], settings)
+        with suppress(DiskError):  # a note for forecasts alone
+            if note is not None and measured.drawn_from is None:
+                write_text(note, "", what="a note that embeddings are kept")
         record = describe_run(
             opened.name,
             opened.pair,

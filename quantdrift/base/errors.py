@@ -68,6 +68,10 @@ class UnsupportedError(QuantDriftError):
     """The request is understood, but not possible for this model, scheme or task; says why."""
 
 
+class RoomError(QuantDriftError):
+    """What is asked for fits neither into memory nor on disk here."""
+
+
 class MissingExtraError(QuantDriftError, ImportError):
     """A package that this needs is not installed.
 

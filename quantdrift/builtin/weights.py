@@ -17,6 +17,23 @@ CHOICE = {
 """Options that say how a criterion chooses widths."""
 
 
+def _passes(scheme: Scheme, n_inputs: int, n_layers: int) -> float:
+    """Forward passes to measure layers on gaps, each of an input, its first item and contenders."""
+    n = max(1, min(int(scheme.option("queries", "128")), n_inputs))
+    contenders, items = min(4, -(-128 // n)), not scheme.query_only  # as in quantdrift.measuring.problem
+    rows = n * (1 + items * (1 + contenders))
+    each = {
+        "gap": 1 + 2 * contenders,  # a backward pass for every gap
+        "gap_exact": n_layers * (len(scheme.widths) - 1),
+    }
+    return 0.0 if scheme.option("allocation") else float(rows * each.get(scheme.criterion or "", 0))
+
+
+def _memory(scheme: Scheme, n_weights: int) -> float:
+    """Bytes of the changes of weights by rounding that `gap` keeps beside the gradients."""
+    return min(7 * 2**28, 4 * n_weights * (1 + len(scheme.widths))) if scheme.criterion == "gap" else 0.0
+
+
 def not_plain(scheme: Scheme) -> Iterator[str]:
     """Yield the reasons why a scheme cannot be the start of `quantdrift repair`."""
     if scheme.weight_bits > MAX_BITS:
@@ -56,4 +73,6 @@ STAGE = Stage(
         "grid": Option(pattern="paper|library", values="paper or library"),
     },
     advice=_mend,
+    passes=_passes,
+    memory=_memory,
 )

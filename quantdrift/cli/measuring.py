@@ -7,31 +7,38 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.base.display import note
+from quantdrift.base.display import duration, note
 from quantdrift.base.errors import UnsupportedError
 from quantdrift.base.paths import RUNS
 from quantdrift.cli.options import MeasuringAny, tolerances_given
+from quantdrift.show.output import Output
+from quantdrift.show.tables import Column, table
 from quantdrift.spec.grammar import Spec, Versus
 
 if TYPE_CHECKING:
     from quantdrift.asking.ask import Ask
-    from quantdrift.models.server import Servers
+    from quantdrift.asking.forecast import Forecast
     from quantdrift.runs.folder import Run
 
 
-def measured(
-    pair: Spec | Versus,
-    options: MeasuringAny,
-    *,
-    servers: Servers | None = None,
-    limit: int | None = None,
-    part: tuple[object, ...] = (),
-    **until: Any,
-) -> Run:
-    """Measure a pair on data, or on their first `limit` inputs, and write the run folder.
+def measured(pair: Spec | Versus, options: MeasuringAny, *, part: tuple[object, ...] = (), **until: Any) -> Run:
+    """Measure a pair on data and write the run folder.
 
     What stops it before the last input is `until`: what `ensure` takes as `enough`, and a `part` that tells it apart.
     """
+    ask, out = asked(pair, options, part=part, ending="_sequential" if until else "")
+    return ensured(ask, options, out, **until)
+
+
+def asked(
+    pair: Spec | Versus,
+    options: MeasuringAny,
+    *,
+    limit: int | None = None,
+    part: tuple[object, ...] = (),
+    ending: str = "",
+) -> tuple[Ask, Path]:
+    """The measurement of a pair on data, or on their first `limit` inputs, and its run folder."""
     from quantdrift.candidate.refusals import check_named
     from quantdrift.data.labelled import limited, searched
     from quantdrift.finished.shortlist import FIRST, read_shortlist
@@ -39,18 +46,15 @@ def measured(
     if options.top is not None and options.shortlist is None:
         raise UnsupportedError("--top is the length of a shortlist; expected --shortlist RUN with it")
     check_named(pair)
-    dataset, shortlist, ending = options.dataset, None, ""
+    dataset, shortlist = options.dataset, None
     if options.shortlist is not None:
         shortlist = read_shortlist(options.shortlist, searched(dataset), top=options.top or FIRST)
-        ending = f"_top{shortlist.top}"
+        ending = f"_top{shortlist.top}{ending}"
     if limit is not None:
         if shortlist is not None:
             raise UnsupportedError("--limit does not go with --shortlist; leave it out")
-        dataset, ending = limited(dataset, limit), f"_first{limit}"
-    ending += "_sequential" if until else ""
-    out = options.out or default_place(pair, dataset, ending)
-    with options.stoppable("no run was written"):
-        return ensured(options.ask(pair, dataset, *part, shortlist=shortlist), options, out, servers=servers, **until)
+        dataset, ending = limited(dataset, limit), f"_first{limit}{ending}"
+    return options.ask(pair, dataset, *part, shortlist=shortlist), options.out or default_place(pair, dataset, ending)
 
 
 def ensured(ask: Ask, options: MeasuringAny, out: Path, **loading: Any) -> Run:
@@ -60,16 +64,31 @@ def ensured(ask: Ask, options: MeasuringAny, out: Path, **loading: Any) -> Run:
     from quantdrift.statistics.standing import Tolerances
 
     tolerances = tolerances_given(options.tolerance, options.mean_tolerance) or Tolerances()
-    run = ensure(
-        ask,
-        out,
-        **options.how,
-        **loading,
-        reuse=None if options.cache else False,
-        found=lambda: note(f"{out} holds this run already; --no-cache measures it again"),
-        record={"tolerances": asdict(tolerances)},
-    )
+    with options.stoppable("no run was written"):
+        run = ensure(
+            ask,
+            out,
+            **options.how,
+            **loading,
+            reuse=None if options.cache else False,
+            found=lambda: note(f"{out} holds this run already; --no-cache measures it again"),
+            record={"tolerances": asdict(tolerances)},
+            before=lambda: options.foretell(ask),
+        )
     return judged_with(run, tolerances)
+
+
+_STEPS = (
+    Column("stage", "stage", kind="words"),
+    Column("inputs", "inputs", lambda n: f"{n:,}" if n else "", kind="count"),
+    Column("time", "seconds", duration),
+)
+
+
+def planned(told: Forecast) -> Output:
+    """Show what a measurement takes, stage by stage."""
+    grids = [table(_STEPS, told.steps)]
+    return Output(data=told.to_json(), title=f"{told.name}: {told.about}", grids=grids, lines=told.room)
 
 
 def default_place(pair: Spec | Versus, dataset: Any, ending: str = "") -> Path:

@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import typer
 
 from quantdrift.base.display import note
-from quantdrift.base.errors import QuantDriftError
+from quantdrift.base.errors import DataError, QuantDriftError, UnsupportedError
 from quantdrift.base.progress import Progress, progress_bars
 from quantdrift.base.text import share_of
 from quantdrift.cli import PANELS, Interrupted
@@ -24,6 +24,7 @@ from quantdrift.spec.grammar import Spec, Versus, dtype_named
 
 if TYPE_CHECKING:
     from quantdrift.asking.ask import Ask
+    from quantdrift.asking.forecast import Forecast
     from quantdrift.data.labelled import Dataset
     from quantdrift.data.retrieval import RetrievalDataset
     from quantdrift.data.streamed import StreamedDataset
@@ -158,6 +159,7 @@ DTYPE = (
 )
 DEVICE = "DEVICE: Model: Where the model runs: cpu, cuda, cuda:1 or mps; by default the fastest one found."
 LIMIT = "N: Data: A quick try on the first N queries or inputs; the run says so, and cannot be a baseline."
+PLAN = "Print what it takes, and stop: passes, time, memory, disk and downloads."
 CONFIG = "FILE: TOML file with [tool.quantdrift.gate]; by default the nearest pyproject.toml, here or above."
 SHARE = "Share of the inputs that sets the threshold; the rest tests it."
 SPLITS = "How many random splits into these two parts."
@@ -216,7 +218,7 @@ class OnCorpus(OnData):
 class OnCells:
     """Options of commands that measure the cells of a study."""
 
-    plan: bool = flag("Print what would be measured, and stop.")
+    plan: bool = flag("Print what would be measured and what it takes, and stop.")
     device: str | None = option(DEVICE)
     quiet: bool = option("-q --quiet: No progress bars.", default=False)
     cache = True  # cells share embeddings
@@ -277,6 +279,22 @@ class OnModel:
             "device": self.device,
             "revision": self.revision,
         }
+
+    def foretold(self, ask: Ask, **more: Any) -> Forecast:
+        """What a measurement takes."""
+        from quantdrift.asking.forecast import forecast
+
+        return forecast(ask, **{name: value for name, value in self.how.items() if name != "progress"}, **more)
+
+    def foretell(self, ask: Ask, then: Callable[[Forecast], Forecast] = lambda told: told, **more: Any) -> None:
+        """Say before a long measurement, and what comes `then`, what it takes; refuse one that cannot fit."""
+        from quantdrift.asking.forecast import LONG, is_off
+
+        with suppress(UnsupportedError, DataError):  # nothing is known: what is wrong, opening the pair tells
+            told = None if is_off() else then(self.foretold(ask, quick=True, **more))
+            if told is not None and told.seconds >= LONG and not self.quiet:
+                for line in (f"{told.name}: {told.about}", *told.room):
+                    note(line)
 
     @property
     def model_words(self) -> str:

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 
 from quantdrift.base.display import note
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
-from quantdrift.cli.measuring import default_place, ensured, measured
-from quantdrift.cli.options import LIMIT, SPEC, MeasuringAny, Streaming, argument, flag, option, prints
+from quantdrift.cli.measuring import asked, default_place, ensured, planned
+from quantdrift.cli.options import LIMIT, PLAN, SPEC, MeasuringAny, Streaming, argument, flag, option, prints
 from quantdrift.show.output import Output
 from quantdrift.show.run import run_output
 from quantdrift.spec.grammar import Spec, Versus, parse_pair
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from quantdrift.asking.ask import Ask
     from quantdrift.data.streamed import DataKind
     from quantdrift.models.server import Servers
-    from quantdrift.runs.folder import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,7 @@ class RunOptions(Streaming, MeasuringAny):
     )
     limit: int | None = option(LIMIT, min=1)
     everything: bool = flag("--all: Also show how the candidate was made, and every metric.")
+    plan: bool = flag(PLAN)
 
     @property
     def streamed(self) -> DataKind | None:
@@ -107,13 +110,21 @@ def command(options: RunOptions) -> Output:
     if (kind := options.streamed) is not None:
         if options.limit is not None:
             raise UnsupportedError("--limit is for a corpus in memory; one in shards is searched as a whole")
-        return run_output(_streamed(pair, kind, options), everything=options.everything)
-    run = measured(pair, options, servers=options.servers(pair), limit=options.limit)
-    return run_output(run, everything=options.everything)
+        (ask, out), loading = _streamed(pair, kind, options), options.streaming
+    else:
+        loading = {"servers": options.servers(pair)}
+        ask, out = asked(pair, options, limit=options.limit)
+    if options.plan:
+        from quantdrift.asking.ask import finished
+
+        if options.cache and ask.certain and finished(out.absolute(), ask.fingerprint)[1] is not None:
+            return Output(data={"path": str(out), "seconds": 0}, lines=[f"{out} holds this run already: it is taken"])
+        return planned(options.foretold(ask))
+    return run_output(ensured(ask, options, out, **loading), everything=options.everything)
 
 
-def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
-    """Measure a pair on a corpus in shards."""
+def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> tuple[Ask, Path]:
+    """The measurement of a pair on a corpus in shards, and its run folder."""
     from quantdrift.asking.streamed_search import check_streamed
     from quantdrift.runs.folder import check_place
 
@@ -128,5 +139,4 @@ def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> Run:
     with options.stoppable("no run was written"):
         dataset = kind.dataset(options.data, options.split, shard=options.shard, progress=options.progress)
         dataset = replace(dataset, keep_own_ids=options.keep_own_ids)
-        out = options.out or default_place(pair, dataset)
-        return ensured(options.ask(pair, dataset), options, out, **options.streaming)
+    return options.ask(pair, dataset), options.out or default_place(pair, dataset)

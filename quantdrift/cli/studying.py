@@ -1,5 +1,6 @@
 """Measure a study for a command: its cells one by one, with progress, and a summary at the end."""
 
+import math
 import shlex
 import time
 from collections import Counter
@@ -8,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.asking.ask import State
+from quantdrift.asking.forecast import Forecast, is_off, size_words
 from quantdrift.base.display import duration, error_line, note
-from quantdrift.base.errors import DiskError, QuantDriftError
+from quantdrift.base.errors import DiskError, QuantDriftError, RoomError
 from quantdrift.base.progress import progress_bars
 from quantdrift.base.text import counted
 from quantdrift.cli import Interrupted
@@ -17,6 +19,7 @@ from quantdrift.cli.options import OnCells
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, records, table
 from quantdrift.study.folder import StudyFolder, StudyKind, check_folder, plan_into
+from quantdrift.study.forecast import forecasts
 from quantdrift.study.plan import Cell, CellSettings, DataEntry, ModelEntry, Study, cells_of
 from quantdrift.study.sources import Data, fingerprint_of
 
@@ -49,12 +52,23 @@ def measured(
     states = {cell.name: folder.state(cell) for cell in folder.cells}
     finished = {"done"} if again else {"done", "failed"}
     to_do = [cell for cell in folder.cells if states[cell.name] not in finished]
-    counts = _plan(folder, states, to_do, problems)
+    from quantdrift.models.store import EmbeddingStore, default_store
+
+    store = default_store() if options.cache else EmbeddingStore(None)
+    foretold: dict[str, Forecast | QuantDriftError] = {}
+    if not is_off():
+        foretold = {cell.name: told for cell, told in forecasts(to_do, data, store=store, device=options.device)}
+    told = {name: each for name, each in foretold.items() if isinstance(each, Forecast)}
+    counts = _plan(folder, states, to_do, problems, told)
     if options.plan or not to_do:
         return counts
-    from quantdrift.models.store import EmbeddingStore, default_store
     from quantdrift.study.cells import run_cells
 
+    for cell in to_do:
+        if isinstance(without := foretold.get(cell.name), RoomError):
+            folder.fail(cell, without)
+    to_do = [cell for cell in to_do if not isinstance(foretold.get(cell.name), RoomError)]
+    seconds = [told[cell.name].seconds if cell.name in told else 0.0 for cell in to_do]
     rows = [zip(grid.head, row, strict=True) for grid in counts.grids for row in grid.rows]
     for line in (counts.title, *(", ".join(map(" ".join, row)) for row in rows), *counts.lines):
         note(line)
@@ -66,9 +80,9 @@ def measured(
             to_do,
             folder,
             data,
-            store=default_store() if options.cache else EmbeddingStore(None),
+            store=store,
             progress=bars,
-            announce=(lambda _: None) if options.quiet else announcer(len(to_do)),
+            announce=(lambda _: None) if options.quiet else announcer(seconds),
             failed=lambda cell, why: note(f"failed: {cell.name}: {why.reason}"),
             device=options.device,
             streaming=streaming,
@@ -98,30 +112,53 @@ def measured_schemes(
     return measured(study, out, options, kind=kind)
 
 
-def announcer(n_cells: int) -> Callable[[Cell], None]:
-    """Return what names each cell as it begins, with the time that the rest takes at the mean rate so far."""
-    done, start = 0, time.monotonic()
+def announcer(expected: Sequence[float]) -> Callable[[Cell], None]:
+    """Return what names each cell as it begins, with the time that the rest takes.
+
+    `expected` has the seconds of each cell: those of the forecast at first, then as much longer or shorter as the cells
+    so far. Where none are known, cells are alike.
+    """
+    done, start, known = 0, time.monotonic(), all(expected)
 
     def announce(cell: Cell) -> None:
         nonlocal done
-        left = f"; about {duration((time.monotonic() - start) / done * (n_cells - done))} left" if done else ""
+        weights = expected if known else [1.0] * len(expected)
+        pace = (time.monotonic() - start) / sum(weights[:done]) if done else 1.0
+        left = f"; about {duration(pace * sum(weights[done:]))} left" if done or known else ""
         done += 1
-        note(f"cell {done:,} of {n_cells:,}: {cell.model}@{cell.spec.scheme} on {cell.data.called}{left}")
+        note(f"cell {done:,} of {len(expected):,}: {cell.model}@{cell.spec.scheme} on {cell.data.called}{left}")
 
     return announce
 
 
-_WORK = (*(Column(name, name, kind="words") for name in ("model", "data")), Column("cells", "cells", "{:,}".format))
+_WORK = (
+    *(Column(name, name, kind="words") for name in ("model", "data")),
+    Column("cells", "cells", "{:,}".format),
+    Column("time", "seconds", lambda seconds: duration(seconds) if seconds else "?"),
+)
 
 
 def _plan(
-    folder: StudyFolder, states: Mapping[str, State], to_do: Sequence[Cell], problems: Mapping[str, str]
+    folder: StudyFolder,
+    states: Mapping[str, State],
+    to_do: Sequence[Cell],
+    problems: Mapping[str, str],
+    told: Mapping[str, Forecast],
 ) -> Output:
     counts = Counter(states.values())
-    pairs = Counter((cell.model, cell.data.corpus) for cell in to_do)
-    work = [{"model": model, "data": data, "cells": n} for (model, data), n in pairs.items()]
+    pairs, seconds = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for cell in to_do:
+        pairs[key := (cell.model, cell.data.corpus)] += 1
+        seconds[key] += math.ceil(told[cell.name].seconds) if cell.name in told else 0
+    work = [{"model": key[0], "data": key[1], "cells": n, "seconds": seconds[key]} for key, n in pairs.items()]
     ahead = {cell.name: problems[cell.name] for cell in to_do if cell.name in problems}
+    facts = _in_all([*told.values()])
     lines = [*_reasons("cannot be measured", ahead)]
+    if facts:
+        memory, disk, download = (size_words(facts[name]) for name in ("memory", "disk", "download"))
+        longest = f"the longest cell, {facts['longest']['name']}, about {duration(facts['longest']['seconds'])}"
+        lines.append(f"about {duration(facts['seconds'])} in all; {longest}")
+        lines.append(f"at most {memory} of memory; keeps {disk} in the cache, downloads {download}")
     if counts["failed"]:
         lines.append(f"{counted(counts['failed'], 'cell')} failed before: quantdrift study retry tries again")
     return Output(
@@ -131,12 +168,22 @@ def _plan(
             "states": dict(counts),
             "to_do": len(to_do),
             "work": records(_WORK, work),
+            "forecast": facts,
         },
         title=f"{folder.path}: {counted(len(states), 'cell')}, {counts['done']:,} done, {len(to_do):,} to do",
         grids=[table(_WORK, work)] if work else [],
         lines=lines,
         code=1 if counts["failed"] and not to_do else 0,
     )
+
+
+def _in_all(told: Sequence[Forecast]) -> dict[str, Any]:
+    """The time, disk and download of all cells, the memory of the largest, and the longest."""
+    if not told:
+        return {}
+    sums = {name: sum(getattr(each, name) for each in told) for name in ("seconds", "disk", "download")}
+    longest = max(told, key=lambda each: each.seconds)
+    return {**sums, "memory": max(each.memory for each in told), "longest": longest.to_json()}
 
 
 def _ended(folder: StudyFolder) -> Output:

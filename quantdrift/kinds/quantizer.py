@@ -36,6 +36,8 @@ class Quantizer:
         ranges: the possible scopes of an input range, `+act=`: "tensor", "token" or "block"; the usual one first.
         inputs: "module:function" that rounds a layer's inputs; see `candidate.calibration.inputs.Rounding`.
         depends_on_batch: whether a whole batch decides how the inputs of a layer are rounded.
+        operations: the operations of a matrix product that take as long as quantizing a matrix, from (rows, columns);
+            a forecast divides them by the rate of the machine. Passes over calibration inputs are not among them.
         aliases: regular expression of the names that other tools give it.
     """
 
@@ -53,6 +55,7 @@ class Quantizer:
     ranges: tuple[str, ...] = ("tensor", "token")
     inputs: str = ""
     depends_on_batch: bool = False
+    operations: Callable[[int, int], float] = lambda rows, columns: 320.0 * rows * columns
     aliases: str = ""
 
     def method(self, scheme: Any) -> Any:

@@ -73,6 +73,9 @@ class Stage:
             is then run a second time to measure its own noise.
         before_layers: whether the stage is in place while linear layers are calibrated.
         reproducible: whether the scheme alone decides the result. A collection on a server may change unnoticed.
+        passes: the forward passes of single inputs that making it takes, from the scheme, the number of inputs that it
+            may draw from, and that of linear layers; a backward pass counts as two. A forecast tells their time.
+        memory: the bytes of memory that making it takes, from the scheme and the number of linear weights.
         stores_codes: whether stored embeddings or an index hold codes, whose error rescoring reduces.
         repair_options: the options that `repair` tries beside other weights.
         slow_repair_options: further options that `repair --thorough` tries.
@@ -102,6 +105,8 @@ class Stage:
     depends_on_batch: Callable[[Scheme], bool] = lambda _: False
     before_layers: bool = False
     reproducible: bool = True
+    passes: Callable[[Scheme, int, int], float] = lambda *_: 0.0
+    memory: Callable[[Scheme, int], float] = lambda *_: 0.0
     stores_codes: Callable[[Scheme], bool] = lambda _: False
     repair_options: tuple[Mapping[str, str], ...] = ()
     slow_repair_options: tuple[Mapping[str, str], ...] = ()

@@ -21,22 +21,15 @@ from quantdrift.data.streamed import StreamedDataset
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.measuring.flow import Flow
 from quantdrift.measuring.problem import hold_out
-from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore, digest_of
 from quantdrift.scoring.streamed import score_embeddings
 from quantdrift.spec.grammar import chooses, parse
 from quantdrift.study.folder import FailedCell, StudyFolder
 from quantdrift.study.plan import Cell
-from quantdrift.study.sources import Data
+from quantdrift.study.sources import Data, settings_of
 
 _WAIT = 2.0
 """Seconds between two looks at a cell that another process is at."""
-
-
-def settings_of(cell: Cell) -> Settings:
-    """The settings of a cell, with what `quantdrift run` does where nothing is said."""
-    said = cell.settings.model_dump(exclude={"device", "held_out"}, exclude_none=True)
-    return Settings(**{"k": 200, "noise_floor": not cell.data.sizes, **said})
 
 
 def _groups(cells: Sequence[Cell]) -> Iterator[list[Cell]]:

@@ -10,6 +10,7 @@ from quantdrift.base.progress import Progress, Silent
 from quantdrift.data.labelled import Dataset, limited, load_task, read_folder, task_of
 from quantdrift.data.retrieval import facts_of, keeping_own_ids
 from quantdrift.data.streamed import StreamedDataset, streamed_kind
+from quantdrift.models.inputs import Settings
 from quantdrift.study.plan import Cell, DataEntry
 
 
@@ -58,6 +59,12 @@ def _first(dataset: Dataset | StreamedDataset, entry: DataEntry) -> Dataset:
     if isinstance(dataset, StreamedDataset):
         raise UnsupportedError(f"{entry.called} is a corpus in shards, which is searched as a whole; leave limit out")
     return limited(dataset, entry.limit or 1)
+
+
+def settings_of(cell: Cell) -> Settings:
+    """The settings of a cell, with what `quantdrift run` does where nothing is said."""
+    said = cell.settings.model_dump(exclude={"device", "held_out"}, exclude_none=True)
+    return Settings(**{"k": 200, "noise_floor": not cell.data.sizes, **said})
 
 
 def fingerprint_of(cell: Cell, data: Data) -> str:

@@ -36,6 +36,7 @@ _FP8 = Quantizer(
     input_widths=(8,),
     in_repair=False,
     place=60,
+    operations=lambda rows, columns: 3e3 * rows * columns,
     aliases="float8|f8|e4m3|fp8_.+",
 )
 _INT8 = replace(_FP8, title="INT8", inputs=f"{_FLOATS}:int8_inputs", place=62, aliases="8-?bits?")
@@ -69,6 +70,7 @@ _NF4 = Quantizer(
     overhead_bits=lambda *shape: 32 * _blocks(*shape),
     in_repair=False,
     place=68,
+    operations=lambda rows, columns: 2e3 * rows * columns,
     aliases="4-?bits?|bnb.*|qlora",
 )
 _FP4 = replace(_NF4, title="FP4 (bitsandbytes)", place=70, aliases="")

@@ -38,6 +38,8 @@ STAGE = Stage(
     check=_check,
     in_waterfall=False,
     calibrates=lambda scheme: scheme.option("tuned") is not None and scheme.weight_bits != FULL_BITS,
+    passes=lambda scheme, *_: 4 * 64 * int(scheme.option("tuned") or 0),  # both arms, one with a backward pass
+    memory=lambda _, n_weights: 8.0 * n_weights,
     repair_options=({"tuned": STEPS},),
     slow_repair_options=({"tuned": "240"},),
     can_save=True,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.base.text import percent
 from quantdrift.builtin.weights import CHOICE
-from quantdrift.cli.options import OnCorpus, OnModel, argument, option, prints
+from quantdrift.cli.measuring import planned
+from quantdrift.cli.options import PLAN, OnCorpus, OnModel, argument, flag, option, prints
 from quantdrift.scheme import FULL_BITS
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, table
@@ -32,6 +33,7 @@ class AllocateOptions(OnCorpus, OnModel):
     out: Path = option(
         "-o --out FILE: File to write; an earlier allocation there is replaced.", default=Path("allocation.json")
     )
+    plan: bool = flag(PLAN)
     keep: list[str] | None = option(
         "PATTERN[=BITS]: Fix the bits of the layers whose names match, as '*.layer.0.*=8'; without =BITS they are not "
         "quantized. May be repeated."
@@ -59,8 +61,10 @@ def command(options: AllocateOptions) -> Output:
         expected = f"expected a criterion that chooses them, e.g. {spec.model}@W3.5+gap"
         raise UnsupportedError(f"{spec}: the widths of its layers are fixed; {expected}")
     from quantdrift.allocation.record import Allocation, nameable
+    from quantdrift.asking.ask import Ask
     from quantdrift.base.records import read_json
     from quantdrift.candidate.refusals import check_spec, refuse_deployment
+    from quantdrift.data.retrieval import facts_of
 
     refuse_deployment(spec.scheme, "an allocation is of weights")
 
@@ -72,6 +76,10 @@ def command(options: AllocateOptions) -> Output:
             f"--out {options.out}: expected FILE.json without spaces, '+' and '@', so that specs can name it"
         )
     Allocation.check_place(options.out)
+    ask = Ask(pair=spec, data=facts_of(dataset), dataset=dataset)
+    if options.plan:
+        return planned(options.foretold(ask, measures=False))
+    options.foretell(ask, measures=False)
     with options.stoppable(f"{options.out} is not finished"):
         allocation = _measured(spec, dataset, keep, options)
     allocation.write(options.out)

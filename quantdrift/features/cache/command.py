@@ -18,6 +18,8 @@ KINDS = {
     "sensitivities": (".npy", "sensitivities of layers"),
     "probes": (".npz", "linear probes"),
     "shards": (".npz", "parts of runs that were interrupted"),
+    "references": (".txt", "notes on what is embedded"),
+    "rates": (".json", "rates of this machine"),
     "servers": (".npz", "models seen on servers"),
     "models": (".safetensors", "models unpacked from packages"),
 }

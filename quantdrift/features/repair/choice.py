@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.asking.forecast import Forecast, Step
+from quantdrift.builtin.weights import not_plain
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.record import Evidence
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.kinds.stage import STAGES, Kind
 from quantdrift.runs.words import query_ratio, stored_bytes
 from quantdrift.scheme import Scheme
+from quantdrift.spec.remedies import remedies_of
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate
 from quantdrift.statistics.paired import paired_rate_difference
 
@@ -68,6 +71,22 @@ def staged_configurations(scheme: Scheme, kind: Kind, *, thorough: bool) -> list
         if stage.kind == kind
         for options in stage.repair_options + (stage.slow_repair_options if thorough else ())
     ]
+
+
+def likely_steps(scheme: Scheme, quantizers: Sequence[str], plain: Forecast, *, thorough: bool) -> Forecast:
+    """Add the trials and the runs that a search takes: as many as there are, though which ones win is not known."""
+    runs, trials = [*remedies_of(scheme, "vectors")], list[Scheme]()
+    if not any(not_plain(scheme)):
+        uniform = uniform_configurations(scheme, quantizers)
+        half = uniform[len(uniform) // 2 :]  # those that are calibrated come last, and tend to win
+        trials = [*uniform, *half, *(finer for each in half for finer in finer_configurations(each))]
+        staged = [half[-1], *staged_configurations(half[-1], "model", thorough=thorough)]
+        runs += [half[-1], *staged, *(replace(each, query_only=True) for each in staged)]
+    after = replace(plain, kept=True, loaded=True, settings=replace(plain.settings, noise_floor=False))
+    small = replace(after, sides=tuple(side.part(min(side.n, 2 * 32)) for side in plain.sides))
+    parts = (("trials", small, trials), ("runs", after, runs))
+    times = ((name, sum(replace(part, scheme=each).seconds for each in made)) for name, part, made in parts)
+    return replace(plain, more=tuple(Step(name, 0, seconds) for name, seconds in times))
 
 
 def named(scheme: Scheme, *, path: bool = True) -> str:

@@ -4,13 +4,17 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from quantdrift.asking.ask import Ask
 from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
 from quantdrift.base.text import counted, percent, with_interval
 from quantdrift.builtin.weights import not_plain
-from quantdrift.cli.options import OnData, OnModel, argument, flag, option, prints
+from quantdrift.cli.measuring import planned
+from quantdrift.cli.options import PLAN, OnData, OnModel, argument, flag, option, prints
+from quantdrift.data.retrieval import facts_of
 from quantdrift.features.repair import choice
 from quantdrift.scheme import MAX_BITS, Scheme
 from quantdrift.show.output import Output
@@ -41,6 +45,7 @@ class RepairOptions(OnData, OnModel):
         "--thorough: Try more, in about an hour: further stages on the best of every group size, and longer tuning."
     )
     minutes: float | None = option("N: Begin nothing more after N minutes; the same command goes on from there.", min=0)
+    plan: bool = flag(PLAN)
     out: Path = option("-o --out FOLDER: Folder for the runs and the allocation.", default=Path("repair"))
     k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
     seed: int = option("Random seed for which queries are held out.", default=0)
@@ -74,6 +79,11 @@ def command(options: RepairOptions) -> Output:
     if not nameable(str(options.out)):
         raise QuantDriftError(f"--out {options.out}: expected no spaces, '+' and '@', as specs name a file in it")
     dataset = options.dataset
+    ask = Ask(pair=spec, data=facts_of(dataset), dataset=dataset)
+    more = partial(choice.likely_steps, spec.scheme, quantizers, thorough=options.thorough)
+    if options.plan:
+        return planned(more(options.foretold(ask)))
+    options.foretell(ask, then=more)
     limits = {"bits": options.bits, "stored": options.stored, "time": options.time, "thorough": options.thorough}
     with options.stoppable(f"{options.out} is not finished"):
         repair = repaired(spec, dataset, options, quantizers=quantizers, **limits)

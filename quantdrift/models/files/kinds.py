@@ -150,6 +150,17 @@ def model_json(source: ModelSource, file: str, revision: str | None = None) -> d
     return content if isinstance(content, dict) else {"": content}
 
 
+def on_disk(source: ModelSource, file: str, revision: str | None = None) -> Path | None:
+    """Return the place of a model's file if it is on this machine; nothing is downloaded."""
+    if source.kind != "hub":
+        path = Path(source.location) / file
+        return path if path.is_file() else None
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 -- only for the hub
+
+    kept = try_to_load_from_cache(source.canonical, file, revision=revision)
+    return Path(kept) if isinstance(kept, str) else None
+
+
 def refuse_unreachable(source: ModelSource, revision: str | None) -> None:
     """Refuse a model of the hub whose settings cannot be read, before the libraries that load models are imported."""
     if source.kind == "hub" and not is_open_clip(source, revision):

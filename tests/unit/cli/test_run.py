@@ -73,6 +73,7 @@ def test_after_ctrl_c_it_is_said_what_is_kept(monkeypatch: pytest.MonkeyPatch) -
 
     importlib.import_module("quantdrift.study.sources")  # before it could take the other reader for its own
     monkeypatch.setattr("quantdrift.data.labelled.read_folder", lambda *_: data("b"))
+    monkeypatch.setenv("QUANTDRIFT_FORECAST", "off")  # these data have no texts
     monkeypatch.setattr("quantdrift.asking.opening.open_pair", interrupted)
     code, out, err = cli("run", "minilm@W4", "--data", "mydata")
     assert (code, out) == (130, "")
@@ -241,14 +242,23 @@ def cell(name: str) -> Any:
     return SimpleNamespace(name=name, model="m", spec=SimpleNamespace(scheme=name), data=SimpleNamespace(called="d"))
 
 
-def test_what_is_left_goes_by_the_cells_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("expected", "left"),
+    [
+        ([0.0, 20.0, 10.0], ["", "about 20 s left", "about 20 s left"]),  # of one nothing is known: cells are alike
+        ([10.0, 30.0, 20.0], ["about 60 s left", "about 50 s left", "about 20 s left"]),  # as fast as expected
+        ([1.0, 3.0, 2.0], ["about 6 s left", "about 50 s left", "about 20 s left"]),  # ten times as slow
+    ],
+)
+def test_what_is_left_goes_by_the_forecast_and_then_by_the_cells_that_are_done(
+    monkeypatch: pytest.MonkeyPatch, expected: list[float], left: list[str]
+) -> None:
     now = [0.0]
     monkeypatch.setattr(studying.time, "monotonic", lambda: now[0])
     notes: list[str] = []
     monkeypatch.setattr(studying, "note", notes.append)
-    announce = studying.announcer(3)
+    announce = studying.announcer(expected)
     for name, clock in (("a", 0.0), ("b", 10.0), ("c", 40.0)):
         now[0] = clock
         announce(cell(name))
-    assert "left" not in notes[0]
-    assert [line.rpartition("; ")[2] for line in notes[1:]] == ["about 20 s left", "about 20 s left"]
+    assert [line.partition("; ")[2] for line in notes] == left

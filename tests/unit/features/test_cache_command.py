@@ -3,18 +3,24 @@
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from quantdrift.asking.forecast import kept_at
+from quantdrift.asking.rate import Rate, rate_of
 from quantdrift.asking.streamed_search import KeptShards
+from quantdrift.base.records import write_text
 from quantdrift.builtin.rtn.work import quantize_rtn
 from quantdrift.candidate.calibration.candidate import LayerStore
 from quantdrift.candidate.calibration.in_order import LayerCandidate
 from quantdrift.data.streamed import Shard
 from quantdrift.measuring.problem import CachedArrays
 from quantdrift.measuring.readings import fitted_probe
+from quantdrift.models.files.shape import Shape
+from quantdrift.models.inputs import Settings
 from quantdrift.models.server import identify
 from quantdrift.models.store import EmbeddingStore, key_of
 from quantdrift.spec.grammar import Endpoint
@@ -40,6 +46,13 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     KeptShards(root / "shards", key=key_of(kind=5)).write(shard, b"two names and a state")
     on_server = Endpoint(url="http://localhost/v1", model="m")
     identify(lambda texts: np.ones((len(texts), 4), dtype=np.float32), on_server, root)
+    note = kept_at(EmbeddingStore(root), "openai:http://localhost/v1#m", "data", Settings())
+    assert note is not None  # something is kept
+    write_text(note, "", what="a note")
+    rate = Rate(device="cpu", dtype="float32", operations=1e9, measured=0.0)
+    monkeypatch.setattr("quantdrift.asking.rate.measured_rate", lambda *_, **__: rate)
+    sizes: Any = {"hidden": 4, "heads": 1, "layers": 1, "matrices": ((4, 4),), "vocabulary": 8, "longest": 16}
+    rate_of(Shape(**sizes), device="cpu", dtype="float32", root=root)
     monkeypatch.syspath_prepend(tmp_path)
     in_parts(tmp_path, {"config.json": b"{}", "model.safetensors": b"weights"}).unpacked()
     (root / "mine.txt").write_text("not of quantdrift")
@@ -58,12 +71,14 @@ def test_every_kind_is_counted_and_cleared(kept: Path) -> None:
         f"2 sensitivities of layers, 0.0 MB in {kept / 'sensitivities'}",
         f"1 linear probes, 0.0 MB in {kept / 'probes'}",
         f"1 parts of runs that were interrupted, 0.0 MB in {kept / 'shards'}",
+        f"1 notes on what is embedded, 0.0 MB in {kept / 'references'}",
+        f"1 rates of this machine, 0.0 MB in {kept / 'rates'}",
         f"1 models seen on servers, 0.0 MB in {kept / 'servers'}",
         f"1 models unpacked from packages, 0.0 MB in {kept / 'models'}",
     ]
     assert lines_of("--clear") == [f"deleted {line}" for line in shown]
     assert [path.name for path in kept.iterdir()] == ["mine.txt"]
-    assert [line.split()[0] for line in lines_of()] == ["0"] * 7
+    assert [line.split()[0] for line in lines_of()] == ["0"] * 9
 
 
 def test_a_cache_that_is_off_holds_nothing_and_clears_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
