@@ -31,7 +31,7 @@ def _passes(scheme: Scheme, n_inputs: int, n_layers: int) -> float:
 
 def _memory(scheme: Scheme, n_weights: int) -> float:
     """Bytes of the changes of weights by rounding that `gap` keeps beside the gradients."""
-    return min(7 * 2**28, 4 * n_weights * (1 + len(scheme.widths))) if scheme.criterion == "gap" else 0.0
+    return min(2**30, 4 * n_weights * (1 + len(scheme.widths))) if scheme.criterion == "gap" else 0.0
 
 
 def not_plain(scheme: Scheme) -> Iterator[str]:

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.base.errors import UnsupportedError
+from quantdrift.builtin.rtn.work import rounding_change
 from quantdrift.candidate.calibration.inputs import hooked_inputs, plain_products, was_watched
 from quantdrift.measuring.problem import Setting
-from quantdrift.sensitivity.gaps import gap_exact_losses, gap_losses, rounding_error
+from quantdrift.sensitivity.gaps import gap_exact_losses, gap_losses
 
 _BLOCK = 1 << 22
 """Elements that are summed in float32; sums of blocks are added in float64."""
@@ -69,7 +70,8 @@ def _rounding_losses(setting: Setting, factors: Sequence[Array | float]) -> Arra
     with setting.progress.stage("rounding layers one by one", len(setting.layers)) as tell:
         for number, (layer, factor) in enumerate(zip(setting.layers, factors, strict=True)):
             for column, bits in enumerate(setting.widths[:-1]):
-                losses[number, column] = (factor * _column_power(rounding_error(layer, bits, setting.group_size))).sum()
+                change = rounding_change(layer.weight, bits=bits, group_size=setting.group_size)
+                losses[number, column] = (factor * _column_power(change)).sum()
             tell(1)
     return np.minimum.accumulate(losses, axis=1)
 

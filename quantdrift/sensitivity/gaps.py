@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from quantdrift.base.errors import UnsupportedError
-from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.builtin.rtn.work import in_parts, quantize_rtn, rounding_change
 from quantdrift.candidate.calibration.in_order import put_in_place
 from quantdrift.candidate.calibration.inputs import computing_by, plain_products
 from quantdrift.measuring.problem import GapProblem, Setting
@@ -22,18 +22,11 @@ from quantdrift.models.inputs import Vectors
 from quantdrift.models.layers import LinearLayer
 from quantdrift.models.weights import saved_weights
 
-_ROOM = 7 * 2**28
+_ROOM = 2**30
 """Bytes for weights and their changes; a change that does not fit is computed again each time."""
 _TOLERANCE = 1e-2
 """Relative tolerance when an output is identified among those of the model: bfloat16 is off by up to 0.4 %."""
 _INSTEAD = "use the criterion gap_exact, which needs no gradients"
-
-
-def rounding_error(layer: LinearLayer, bits: int, group_size: int | None) -> Tensor:
-    """Return the change W - Q(W) of a layer by rounding to nearest, float32 [out_features, in_features]."""
-    weight = layer.weight
-    quantized = quantize_rtn(weight, bits=bits, group_size=group_size)
-    return weight.float() - quantized.dequantize(weight.dtype).float()
 
 
 @contextmanager
@@ -125,7 +118,7 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
     It takes outputs [1, dim] and the gradient by them [dim], and returns <gradient by the weight, change> for every
     layer and width, float64 [n_layers, n_widths]. The gradient of a weight is freed at once, so only one is in memory.
     """
-    kept: dict[int, Tensor] = {}
+    kept: dict[tuple[int, int], Tensor] = {}
     products = np.zeros((len(setting.layers), len(setting.widths)))
     numbers: dict[Tensor, list[int]] = defaultdict(list)
     room = _ROOM - sum(layer.weight.nbytes for layer in setting.layers)
@@ -133,21 +126,25 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
         for parameter in layer.owners:
             numbers[parameter].append(number)
 
-    def changes(number: int) -> Tensor:
-        """Return the change of a layer's weight by rounding, float32 [n_widths, out_features * in_features]."""
-        if number in kept:
-            return kept[number]
-        errors = [rounding_error(setting.layers[number], bits, setting.group_size) for bits in setting.widths]
-        made = -torch.stack(errors).flatten(1)
-        if sum(change.nbytes for change in kept.values()) + made.nbytes <= room:
-            kept[number] = made
+    def changes(key: tuple[int, int], weight: Tensor) -> Tensor:
+        """Return the change of a part of a layer's weight by rounding, float32 [n_widths, n_weights]."""
+        nonlocal room
+        if key in kept:
+            return kept[key]
+        size = setting.group_size
+        made = torch.stack([rounding_change(weight, bits=bits, group_size=size).flatten() for bits in setting.widths])
+        if made.nbytes <= room:
+            kept[key], room = made, room - made.nbytes
         return made
 
     def arrived(parameter: Tensor) -> None:
         for number in numbers[parameter]:
             assert parameter.grad is not None  # it has just arrived
-            gradient = setting.layers[number].part(parameter.grad)
-            products[number] += (changes(number) @ gradient.flatten().float()).double().cpu().numpy()
+            layer = setting.layers[number]
+            parts = zip(in_parts(layer.weight), in_parts(layer.part(parameter.grad)), strict=True)
+            for place, (weight, gradient) in enumerate(parts):
+                along = changes((number, place), weight) @ gradient.flatten().float()
+                products[number] += along.double().cpu().numpy()
 
     def backward(outputs: Tensor, vector: Tensor) -> NDArray[np.float64]:
         products[:] = 0.0

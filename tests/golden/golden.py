@@ -161,7 +161,7 @@ def differences(
         for key in expected.keys() | actual.keys():
             if key not in expected or key not in actual:
                 yield f"{place}/{key}: only {'found' if key in actual else 'expected'}"
-            elif not (rough and key in {"low", "high", "n", "sentence"}):
+            elif not (rough and key in {"low", "high", "n", "sentence", "sentences"}):
                 yield from differences(expected[key], actual[key], f"{place}/{key}", rough=rough)
     elif isinstance(expected, list) and isinstance(actual, list):
         for number, (first, second) in enumerate(zip_longest(expected, actual, fillvalue=MISSING)):

@@ -1,12 +1,16 @@
 """Round to nearest: every weight to the nearest point of a symmetric grid."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from quantdrift.candidate.quantized import LayerQuantizer, Moments, QuantizedWeight, group_absmax, spread
+from quantdrift.candidate.quantized import LayerQuantizer, Moments, QuantizedWeight, group_absmax, in_groups, spread
 from quantdrift.scheme import Scheme
+
+_ROOM = 1 << 18
+"""Weights that stay in a core's cache while they are rounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +54,16 @@ def quantize_rtn(weight: Tensor, *, bits: int, group_size: int | None) -> Quanti
     # absmax / levels can round down, which puts the largest weight a hair beyond the last level
     codes = codes.clamp_(-levels, levels)
     return QuantizedWeight(codes=codes.to(torch.int8), scale=scale, bits=bits, group_size=group_size)
+
+
+def in_parts(matrix: Tensor) -> Sequence[Tensor]:
+    """Divide a matrix by rows, so that a part stays in a core's cache; on an accelerator it is one part."""
+    return torch.split(matrix, max(1, _ROOM // matrix.shape[1]) if matrix.device.type == "cpu" else len(matrix))
+
+
+def rounding_change(weight: Tensor, *, bits: int, group_size: int | None) -> Tensor:
+    """Return Q(W) - W of `quantize_rtn`, float32 [out_features, in_features], without making codes."""
+    exact = weight.to(torch.float32)
+    groups, scale = in_groups(exact, group_size), absmax_scale(exact, bits=bits, group_size=group_size)[..., None]
+    rounded = torch.div(groups, scale).round_().mul_(scale).flatten(1)[:, : exact.shape[1]]
+    return rounded.to(weight.dtype).to(torch.float32).sub_(exact)

@@ -194,8 +194,9 @@ def moments_of(inputs: Sequence[tuple[Tensor, Tensor | None]], in_features: int,
             continue
         if second:
             add_gram(total, rows)
-        absolute += rows.abs().sum(dim=0)
-        largest = torch.maximum(largest, rows.abs().max())
+        parts = torch.split(rows, _BLOCK, dim=1)  # a copy of all rows would be the largest tensor of the calibration
+        absolute += torch.cat([part.abs().sum(dim=0) for part in parts])
+        largest = torch.maximum(largest, torch.stack(rows.aminmax()).abs().max())
         n_tokens += len(rows)
     count = max(1, n_tokens)
     return Moments(second=total.div_(count), mean_abs=absolute / count, absmax=float(largest), n_tokens=n_tokens)
@@ -204,9 +205,18 @@ def moments_of(inputs: Sequence[tuple[Tensor, Tensor | None]], in_features: int,
 def output_error(weight: Tensor, low: Tensor, second: Tensor) -> float | None:
     """Return the relative squared error of a layer's output, ||X (W - Q)^T||^2 / ||X W^T||^2."""
     exact = weight.to(torch.float32)
-    error = exact - low.to(torch.float32)
-    power = float(((exact @ second) * exact).sum())
-    return max(0.0, float(((error @ second) * error).sum()) / power) if power > 0 else None
+    power = output_power(exact, second)
+    return max(0.0, output_power(exact - low.to(torch.float32), second) / power) if power > 0 else None
+
+
+def output_power(weight: Tensor, second: Tensor) -> float:
+    """Compute tr(W second W^T), the mean power of a layer's output; of the symmetric product only half is computed."""
+    n, total = weight.shape[1], 0.0
+    for start in range(0, n, _BLOCK):
+        stop = min(start + _BLOCK, n)
+        product = (weight[:, start:stop] @ second[start:stop, start:]).mul_(weight[:, start:])
+        total += 2 * float(product.sum()) - float(product[:, : stop - start].sum())
+    return total
 
 
 # --- quantized, on a fixed range or a range for each token ----------------------------------------

@@ -21,6 +21,7 @@ from quantdrift.finished.texts import read_texts
 from quantdrift.kinds.quantizer import QUANTIZERS
 from quantdrift.runs.changes import changed_inputs
 from quantdrift.runs.folder import Run, read_run
+from quantdrift.runs.identity import answers
 from quantdrift.runs.verdict import Verdict, typed, verdict
 from quantdrift.runs.words import data_line, estimates_of, query_ratio, stored_bytes
 from quantdrift.show.changes import changed_columns, changes_grid
@@ -219,7 +220,8 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     commands = dict(_commands(subject, others, search, task))
     data = {"spec": subject.name, "data": record["data"]["name"], "run": str(subject.run.path), "answer": answer}
     data |= {"verdict": {**asdict(outcome), "sentence": outcome.sentence}, "lines": lines, "commands": commands}
-    data |= {"breaks": records(changed_columns(texts, exact=evidence.exact), changed[:_BROKEN])}
+    columns = changed_columns(texts, exact=evidence.exact, classes=answers(record) != "top-1")
+    data |= {"breaks": records(columns, changed[:_BROKEN])}
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
     broken = replace(broken, title=f"What breaks: {broken.title}", lines=broken.lines[-1:])
     price = Grid(title="What it costs", head=head, rows=prices, words=head[-1:], lines=_UNITS)

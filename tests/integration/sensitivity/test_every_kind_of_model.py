@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from quantdrift.builtin.rtn.work import rounding_change
 from quantdrift.candidate.calibration.inputs import plain_products
 from quantdrift.measuring.problem import Setting
 from quantdrift.models.weights import weights_fingerprint
-from quantdrift.sensitivity.gaps import contributions, rounding_error
+from quantdrift.sensitivity.gaps import contributions
 from support.model_zoo import ZOO, Batch, ZooModel
 from support.sensitivity import setting_of
 
@@ -85,7 +86,7 @@ def slopes(setting: Setting, gaps: Callable[[], NDArray[np.float64]], step: floa
     for number, layer in enumerate(setting.layers):
         weight = layer.weight.clone()
         for column, bits in enumerate(WIDTHS):
-            change = -rounding_error(layer, bits, setting.group_size).double()
+            change = rounding_change(layer.weight, bits=bits, group_size=setting.group_size).double()
             layer.weight.copy_(weight + step * change)
             above = gaps()
             layer.weight.copy_(weight - step * change)
