@@ -42,7 +42,7 @@ from quantdrift.data.labelled import (
     read_folder,
     searched,
 )
-from quantdrift.data.retrieval import RetrievalDataset, counted, facts_of, keeping_own_ids, named
+from quantdrift.data.retrieval import RetrievalDataset, counted, excerpt, facts_of, keeping_own_ids, named
 from quantdrift.data.tables import Columns, frame_table
 from quantdrift.evidence.record import Evidence
 from quantdrift.finished.diff import Diff, write_diff
@@ -386,9 +386,18 @@ def _of_searches(arms: Any, dataset: Dataset | None, data: Any, qrels: Qrels | N
         held = searched(dataset)
         pairs, qrels = [*zip(held.query_ids, held.queries, strict=True)], qrels or held.qrels
     queries = {named(key, "a query's id"): named(text, "a query") for key, text in pairs}
-    graded = {str(query): {str(item): n for item, n in grades.items()} for query, grades in (qrels or {}).items()}
-    how |= {"data": "queries" if dataset is None else dataset.name, "qrels": graded or None}
+    how |= {"data": "queries" if dataset is None else dataset.name, "qrels": _graded(qrels) or None}
     return diff_of_searches(arms[0], arms[1], queries, **how)
+
+
+def _graded(qrels: Any) -> dict[str, dict[str, int]]:
+    """Labels with ids as texts."""
+    try:
+        return {str(query): {str(item): n for item, n in grades.items()} for query, grades in (qrels or {}).items()}
+    except AttributeError as error:
+        raise DataError(
+            f"qrels: expected query id to item id to grade, such as {{'q1': {{'d7': 1}}}}; got {excerpt(qrels)}"
+        ) from error
 
 
 # --- arrays -----------------------------------------------------------------------------------
@@ -481,8 +490,7 @@ def _named(dataset: Dataset | None, said: Mapping[str, Any], what: str, n_inputs
             test = Labelled(ids=ids, inputs=ids, labels=labels)
             return ClassificationDataset(name="arrays", kind="text", split="test", test=test)
         items = _names(said["item_ids"], n_items, "item_ids")
-        given = said["qrels"] or {}
-        qrels = {str(query): {str(item): n for item, n in grades.items()} for query, grades in given.items()}
+        qrels = _graded(said["qrels"])
         queries, documents = (dict(zip(names, names, strict=True)) for names in (ids, items))
         # ids are no texts, and default ids of rows and columns are the same
         both = sorted(queries.keys() & documents.keys()) if said["input_ids"] and said["item_ids"] else ()

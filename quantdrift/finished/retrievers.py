@@ -21,6 +21,10 @@ from quantdrift.finished.rankings import Qrels, evidence_of_rankings
 
 Search = Callable[[str], Iterable[Any]]
 """From a query to ids, best first, or to pairs of id and score, where higher is better."""
+_SCALES = (
+    "scores of both are subtracted: separation, epsilon and what is at risk mean something where both score alike; "
+    "where they do not, return ids alone"
+)
 _EXPECTED = "expected ids (texts or whole numbers), each once and best first, or pairs of id and score"
 
 
@@ -44,6 +48,8 @@ def diff_of_searches(
     once, other = (_asked(search, queries, data, k) for search in (a, b))
     diff = diff_runs(once, other, qrels=qrels)
     (part,) = diff.parts
+    if all(run.parts[""].scored for run in (once, other)):
+        diff = replace(diff, notes=(*diff.notes, _SCALES))
     if noise and part.evidence is not None:
         again, scored = _asked(a, queries, data, k).parts[""].content, once.parts[""].scored
         twice = evidence_of_rankings(once.parts[""].content, again, scored=scored, ordered=True)
@@ -82,6 +88,8 @@ def _ranking(given: Any, k: int) -> dict[str, float]:
     scores = [math.nan if score is None else float(score) for _, score in pairs]
     if len(set(names)) < len(names):
         raise DataError("an id is there twice")
+    if any(map(math.isinf, scores)):
+        raise DataError("a score is not finite")
     if any(before < after for before, after in pairwise(scores)):
         raise DataError("scores rise along the list (distances: give them a minus sign)")
     return dict(zip(names, scores, strict=True))

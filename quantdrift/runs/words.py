@@ -208,7 +208,8 @@ def _on_ties(metrics: Record, flip: float | None) -> Iterator[str]:
     least, expected, most = (
         metrics.get(name, {}).get("value") for name in ("flip_least", "flip_expected", "flip_most")
     )
-    if None not in {flip, least, expected, most} and least < most:
+    same = len({metrics.get(name, {}).get("n") for name in ("flip@1", "flip_least", "flip_most")}) == 1
+    if same and None not in {flip, least, expected, most} and least < most:
         resting = round((flip - least) * metrics["flip@1"]["n"])
         yield (
             f"Exact ties: over all ways to break them {percent(least)} to {percent(most)} of the inputs flip, "

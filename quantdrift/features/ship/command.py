@@ -36,7 +36,10 @@ _ANSWERS = {"good": ("yes", 0), "warn": ("no", 1), "bad": ("no", 1), "plain": ("
 _ENOUGH = 300
 """Inputs of which a third can show that a deployment may be shipped, where the answer was not known before."""
 
-_UNITS = ("Full precision takes 32 bits a weight, or its --dtype's; query time is a multiple of exact search's.",)
+_UNITS = (
+    "Bits are over all parameters, the embedding matrix too. Full precision takes 32 bits a weight, or its --dtype's; "
+    "query time is a multiple of exact search's.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +137,7 @@ def _measured(options: ShipOptions, dataset: Dataset) -> Iterator[_Measured]:
         note(f"measures {pair} on {dataset.name}, and the noise of full precision")
         run = measured(pair, options)
         one = _Measured(name=str(pair), run=run, outcome=verdict(run.record))
+        note(f"{one.name}: {one.ships}. {one.outcome.told}")
         yield one
         if one.ships != "yes":
             return

@@ -51,7 +51,9 @@ def test_scores_count_and_are_compared() -> None:
     gaps = {one.input_id: one.gap for one in run.changed()}
     assert gaps == {"q2": pytest.approx(0.1), "q3": pytest.approx(0.1)}
     assert run["epsilon"].bound == "lower"
+    assert "where both score alike" in run.summary()
     alone = drift(full, scored(INT8), QUERIES)
+    assert "where both score alike" not in alone.summary()
     assert alone.metrics["epsilon"].value is None
     assert alone["flip@1"].value == run["flip@1"].value
 
@@ -84,6 +86,12 @@ def test_queries_and_labels_of_data(tmp_path: Path) -> None:
     assert run["gold_lost@1"].n == 1
     with pytest.raises(DataError, match="scores"):
         write_trec(tmp_path / "x.trec", run.evidence(), "candidate", tag="x")
+
+
+@pytest.mark.parametrize("qrels", [{"q1": "cow"}, [("q1", "cow")]])
+def test_labels_of_another_shape_are_refused_in_a_line(qrels: Any) -> None:
+    with pytest.raises(DataError, match="expected query id to item id to grade"):
+        drift(full, int8, QUERIES, qrels=qrels)
 
 
 def _of(answers: Any) -> Callable[[str], Any]:

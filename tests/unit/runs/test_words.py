@@ -7,6 +7,7 @@ import pytest
 from quantdrift.finished.texts import Texts
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import show_interval
+from quantdrift.runs import words
 from quantdrift.runs.changes import Changed
 from quantdrift.runs.verdict import verdict
 from quantdrift.runs.words import candidate_lines, data_line, weights_line
@@ -89,3 +90,10 @@ def test_a_mean_of_equal_values_has_no_interval_to_show() -> None:
     same = Estimate(value=1.0, low=1.0, high=1.0, n=3)
     assert show_interval(parse_metric("ndcg@10"), same) == ""
     assert show_interval(parse_metric("gap"), same) == "1.000 to 1.000"  # two of its inputs bound a median
+
+
+def test_ties_are_not_told_where_their_shares_are_of_other_inputs() -> None:
+    shares = {"flip@1": (0.35, 40), "flip_least": (0.2286, 35), "flip_expected": (0.243, 35), "flip_most": (0.2571, 35)}
+    metrics = {name: {"value": value, "n": n} for name, (value, n) in shares.items()}
+    assert list(words._on_ties(metrics, 0.35)) == []
+    assert "of the inputs flip" in next(words._on_ties({name: {**it, "n": 35} for name, it in metrics.items()}, 0.35))
