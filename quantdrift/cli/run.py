@@ -10,7 +10,6 @@ from quantdrift.base.errors import QuantDriftError, UnsupportedError
 from quantdrift.cli.measuring import asked, default_place, ensured, planned
 from quantdrift.cli.options import LIMIT, PLAN, SPEC, MeasuringAny, Streaming, argument, flag, option, prints
 from quantdrift.show.output import Output
-from quantdrift.show.run import run_output
 from quantdrift.spec.grammar import Spec, Versus, parse_pair
 
 if TYPE_CHECKING:
@@ -120,7 +119,10 @@ def command(options: RunOptions) -> Output:
         if options.cache and ask.certain and finished(out.absolute(), ask.fingerprint)[1] is not None:
             return Output(data={"path": str(out), "seconds": 0}, lines=[f"{out} holds this run already: it is taken"])
         return planned(options.foretold(ask))
-    return run_output(ensured(ask, options, out, **loading), everything=options.everything)
+    run = ensured(ask, options, out, **loading)
+    from quantdrift.show.run import run_output
+
+    return run_output(run, everything=options.everything)
 
 
 def _streamed(pair: Spec | Versus, kind: DataKind, options: RunOptions) -> tuple[Ask, Path]:

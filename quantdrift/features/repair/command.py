@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quantdrift.asking.ask import Ask
 from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
 from quantdrift.base.text import counted, percent, with_interval
 from quantdrift.builtin.weights import not_plain
@@ -74,6 +73,7 @@ def command(options: RepairOptions) -> Output:
         raise QuantDriftError(f"{spec}: --bits and --quantizers are of weights, and none are searched for here")
     quantizers = _quantizers(options.quantizers)
     from quantdrift.allocation.record import nameable
+    from quantdrift.asking.ask import Ask
     from quantdrift.data.labelled import ClassificationDataset
 
     if not nameable(str(options.out)):
