@@ -418,10 +418,10 @@ def figure(capture: Path, file: Path) -> None:
             panel.errorbar(at, value, bars, color=colour, label=reading, marker="o", markersize=3, capsize=2, lw=1)
         answers = max(int(line["inputs"]) for line in lines if line["model"] == model)
         panel.set_title(f"{model}, {answers:,} answers", fontsize=9)
-        panel.set_xticks(sorted(BUDGETS))
+        panel.set(xticks=sorted(BUDGETS), xlim=(3.2, 3.8))
         panel.set_xlabel("bits per weight")
     panels[0][0].set_ylabel("share of the way from W3 to W4")
-    panels[0][-1].legend(fontsize=7, frameon=False, loc="lower right")
+    panels[0][0].legend(fontsize=7, frameon=False, loc="lower left")
     pyplot.tight_layout()
     pyplot.savefig(file, metadata={"Date": None})
 
