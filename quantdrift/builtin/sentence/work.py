@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import Any, Unpack
 
 import numpy as np
@@ -92,8 +93,9 @@ class SentenceEncoder(EmbeddingModel):
     def limit(self) -> tuple[Any, int] | None:
         """Return the tokenizer and the most tokens of a text that it reads; None for images, or if unknown."""
         with suppress(AttributeError, RuntimeError, NotImplementedError):  # a model without a tokenizer
-            if self.model.max_seq_length and hasattr(tokenizer := self.model.tokenizer, "get_vocab"):
-                return tokenizer, int(self.model.max_seq_length)
+            most = self.model.max_seq_length or inf  # a static model says inf
+            if most < inf and hasattr(tokenizer := self.model.tokenizer, "get_vocab"):
+                return tokenizer, int(most)
         return None
 
     def beside_weights(self) -> dict[str, str]:

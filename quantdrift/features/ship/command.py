@@ -227,7 +227,7 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     columns = changed_columns(texts, exact=evidence.exact, classes=answers(record) != "top-1")
     data |= {"breaks": records(columns, changed[:_BROKEN])}
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
-    broken = replace(broken, title=f"What breaks: {broken.title}", lines=broken.lines[-1:])
+    broken = replace(broken, title=f"What breaks: {broken.title.lower()}", lines=broken.lines[-1:])
     price = Grid(title="What it costs", head=head, rows=prices, words=head[-1:], lines=_UNITS)
     return Output(
         data={**data, "costs": costs, "repair": search.repair},

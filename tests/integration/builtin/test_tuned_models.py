@@ -113,7 +113,7 @@ def test_both_towers_of_clip(tmp_path: Path) -> None:
 def test_what_is_written_is_what_was_measured(place: Path, quantdrift: Run) -> None:
     """The folder carries scales, biases and norms; it and the run say what was tuned."""
     spec, data = "TINY@W4-g64+tuned=4", ("--data", "ROOT/data")
-    shown = quantdrift("run", spec, *data, "--out", "run")
+    shown = quantdrift("run", spec, *data, "--out", "run", "--all")
     record = json.loads(Path("run/run.json").read_text())
     made = record["quantization"]["tuned"]
     assert made["loss_after"] < made["loss_before"]

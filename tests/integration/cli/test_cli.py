@@ -150,9 +150,9 @@ def test_a_quick_demo_ends_with_what_broke(tmp_path: Path, monkeypatch: pytest.M
     tiny().save(str(tmp_path / "tiny"))
     code, out, _ = cli("demo", "--quick", "--spec", "./tiny@W2-rtn")
     assert code == 0
-    assert "May I ship tiny@W2" in out
+    assert "May I ship ./tiny@W2" in out
     assert "docstrings the 200 with the shortest documents" in out  # not taken for all of them
-    assert any(line.startswith("The worst 3 of ") for line in out.splitlines())
+    assert any(line.startswith("What breaks: the worst 3 of ") for line in out.splitlines())
     assert sum(line.startswith("reference  ") for line in out.splitlines()) == 3
     following = [line.strip() for line in out.splitlines() if line.startswith("    quantdrift ")]
     assert {"show", "report", "gate", "certify", "ship"} <= {line.split()[1] for line in following}

@@ -153,7 +153,7 @@ def test_what_can_be_typed_next_makes_what_was_measured(tmp_path: Path) -> None:
     assert lines[3] == f"{made} {same}"
     assert lines[4].endswith("quantdrift route r")
     assert command._next(parse("minilm@W4"), told, options, classes=True)[3] == f"{made} --dtype bfloat16"
-    assert "the plain scheme" in command._verdict(told)[0]
+    assert "the plain scheme" in command.recommended(told)[0]
 
 
 @pytest.mark.parametrize(("scheme", "classes"), [("W4A8", False), ("W4-gptq", True), ("W4-rtn", None)])

@@ -40,7 +40,7 @@ def test_a_classifier_gets_a_sweep_and_a_recommendation(pets: Path, tmp_path: Pa
     assert "vit@W4-channel-rtn on pets" in shown
     assert all(f"│ {score} │ 25 │" in shown for score in ("gap", "msp", "entropy"))
     out = cli("route", pets, "--markdown")[1]
-    assert "| score | percentile | routed | cost | lost accuracy recovered | changes recovered |" in out
+    assert "| score | percentile | inputs routed | cost | lost accuracy recovered | changes recovered |" in out
     rough = route(classifier(tmp_path / "rough", noise=3), "--score", "gap", "--speed-up", "1.1")[1]
     assert "Nothing cheaper than full precision is shown to correct 90 %" in rough
     assert "│ full precision alone │ 100.0 % │ 100.0 % │" in rough
@@ -73,7 +73,7 @@ def test_a_search_is_told_what_rescoring_restores(tmp_path: Path) -> None:
     assert "Embeddings were compared by euclidean" in shown
     point = result["operating_point"]
     assert point["low"] < point["changes"] < point["high"]
-    said = f"rescore the first 10 of the {100 * point['routed']:.1f} % with the least gap"
+    said = f"rescore the first 10 of the {100 * point['routed']:.1f} % of inputs with the least gap"
     assert any(said in choice["what"] for choice in result["advice"]["choices"])
 
 

@@ -116,7 +116,7 @@ def test_nobody_takes_a_stopped_run_for_a_full_one(quantdrift: Run) -> None:
         command, *more = words.split()
         said = quantdrift(command, *more, run, code=2, quiet=False)
         assert "had settled a gate" in " ".join(said.split())
-    assert "another top-1" in quantdrift("show", run, quiet=False)
+    assert "The run stopped" in quantdrift("show", run, quiet=False)
     # and a finished run has nothing left to stop
     assert "does not apply" in quantdrift("gate", full["path"], "--sequential", "-r", "flip@1 <= 0.1", code=2)
 

@@ -243,11 +243,11 @@ def data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("data")
 def test_a_run_is_named_by_its_servers_and_prints_what_it_is(server: Server) -> None:
     spec = f"{server.name('one')} vs openai:{server.url}/embeddings#two"
-    options = ["--concurrency", "2", "--query-prefix", "q: ", "--no-noise-floor"]
+    options = ["--concurrency", "2", "--query-prefix", "q: ", "--no-noise-floor", "--all"]
     code, printed, _ = cli("run", spec, "--data", "data", *options)
     assert code == 0
     shown = " ".join(printed.split())
-    assert f"{server.name('one')} vs {server.name('two')} on data 3 queries, 600" in shown
+    assert f"{server.name('one')} vs {server.name('two')} on data: 3 queries, 600" in shown
     assert "bits per weight: not known, a server has the weights" in shown
     assert f"note: {server.name('two')} gets 'q: ' before every query, as asked for" in shown
     assert {"q: cloudy fjord"} < set(server.texts())

@@ -211,7 +211,7 @@ def test_classes_without_texts_are_shown_too(browser: Browser, tmp_path: Path) -
         assert "another class" in page.inner_text("body")
         assert "the right class" in page.inner_text(".arms")
         assert page.locator(".changes li").count() == min(50, len(run.changed()))
-        assert "accuracy moves by" in page.inner_text(".numbers")
+        assert "accuracy, candidate" in page.inner_text(".numbers")
         assert f"quantdrift show {run.path} --data FOLDER" in page.inner_text(".explorer")
 
 
