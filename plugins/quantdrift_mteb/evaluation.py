@@ -114,9 +114,9 @@ def _foretell(pair: MtebPair, task: Any, split: str, encoding: Mapping[str, Any]
     name, settings = task.metadata.name, Settings(batch_size=int(encoding.get("batch_size", 32)))
     lines = [f"{pair.spec} on {name} {split}: full precision first, then the candidate, then what changed"]
     for subset in task.hf_subsets if isinstance(task, AbsTaskRetrieval) and not is_off() else ():
-        data, ask = _data(task, split, subset), Ask(pair=pair.spec, data=[name])
-        texts = tuple(data[role]["text"] for role in ("queries", "corpus") if "text" in data[role].column_names)
-        with suppress(UnsupportedError):  # its config.json does not tell sizes
+        with suppress(UnsupportedError, AttributeError, KeyError):  # unknown sizes, or data of another form
+            data, ask = _data(task, split, subset), Ask(pair=pair.spec, data=[name])
+            texts = tuple(data[role]["text"] for role in ("queries", "corpus") if "text" in data[role].column_names)
             if not data.get("top_ranked") and len(texts) > 1:
                 how: Any = {"settings": settings, "store": default_store(), "device": str(pair.pair.device)}
                 told = forecast(ask, texts=texts, loaded=True, **how)

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from quantdrift.asking.ask import Ask, names_of, stamp_of
 from quantdrift.asking.rate import Rate, rate_of
-from quantdrift.base.display import duration
+from quantdrift.base.display import duration, size_words
 from quantdrift.base.errors import QuantDriftError, RoomError, UnsupportedError
 from quantdrift.base.records import parse_json, read_bytes
+from quantdrift.candidate.calibration.sample import DEFAULT_SIZE
 from quantdrift.data.labelled import ClassificationDataset
 from quantdrift.data.streamed import StreamedDataset
 from quantdrift.finished.shortlist import Shortlist
@@ -31,7 +32,7 @@ from quantdrift.models.endless import check_rules
 from quantdrift.models.files.kinds import is_embedding_model, on_disk
 from quantdrift.models.files.named import ModelSource, resolve
 from quantdrift.models.files.shape import Shape, shape_of
-from quantdrift.models.inputs import Settings
+from quantdrift.models.inputs import SAMPLED, Settings
 from quantdrift.models.store import EmbeddingStore, key_of
 from quantdrift.scheme import FULL_BITS, Scheme
 from quantdrift.spec.grammar import Spec, calibrates, chooses, is_endpoint
@@ -41,7 +42,7 @@ LONG, _SLOW = 30.0, 5e9  # seconds from which a measurement is told of; operatio
 _SAMPLE, _CUT, _LETTERS = 64, 4000, 4.0  # texts whose tokens are counted, characters of each; else those of a token
 _LARGEST = 1 << 27  # bytes of a tokenizer.json
 _START, _PARAMETER, _PROBE = 20.0, 2e3, 2e4  # seconds for libraries; operations to load a weight, to fit a number
-_MOMENTS, _CALIBRATION, _SAMPLED = 1.5, 512, 64  # passes over inputs to calibrate on; these; those of the noise floor
+_MOMENTS = 1.5  # passes over the inputs to calibrate on
 _BESIDE = 1.2  # what a model computes beside the products of a block, as measured
 _LIBRARIES, _STORED = 6e8, 2  # bytes of memory of the libraries, and of a weight in most files
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
@@ -124,6 +125,8 @@ class Forecast:
         return (*self._steps(), *self.more)
 
     def _steps(self) -> Iterator[Step]:
+        from quantdrift.measuring.problem import LEAST_SHARE  # noqa: PLC0415 -- torch
+
         shape, scheme, sides, rate = self.shape, self.scheme, self.sides, self.rate.operations
 
         def step(stage: str, *run: Side, more: float = 0.0) -> Step:
@@ -138,7 +141,7 @@ class Forecast:
         sample, is_quantized = self.calibration or sides[-1], scheme is not None and scheme.weight_bits != FULL_BITS
         if scheme is not None:
             one = sum(side.part(1).operations(shape) for side in (sides[0], sample, sample)) / 3
-            asked = sides[0].n // 4 if self.train is None else self.train.n
+            asked = sides[0].n // LEAST_SHARE if self.train is None else self.train.n
             for name, stage in self._stages.items():
                 passes = stage.passes(scheme, asked, shape.layers * len(shape.matrices))
                 if passes and (self.measures or chooses(scheme)):
@@ -146,7 +149,7 @@ class Forecast:
         if scheme is not None and is_quantized and self.measures:
             made = shape.layers * sum(QUANTIZERS[scheme.quantizer].operations(*size) for size in shape.matrices)
             given = scheme.option("calib", "")
-            few = sample.part(min(sample.n, int(given) if given.isdecimal() else _CALIBRATION))
+            few = sample.part(min(sample.n, int(given) if given.isdecimal() else DEFAULT_SIZE))
             made += (_MOMENTS - 1) * few.operations(shape) * calibrates(scheme)
             yield step("calibration", few, more=made) if calibrates(scheme) else step("quantization", more=made)
         if self.measures:
@@ -155,8 +158,8 @@ class Forecast:
             yield step("candidate", *(() if is_same else moving))
             if self.settings.noise_floor:  # two documents of each input, some of them the same
                 again = [
-                    min(_SAMPLED, sides[0].n),
-                    *(n * -math.expm1(-2 * _SAMPLED / n) for n in (s.n for s in sides[1:])),
+                    min(SAMPLED, sides[0].n),
+                    *(n * -math.expm1(-2 * SAMPLED / n) for n in (s.n for s in sides[1:])),
                 ]
                 yield step("noise floor", *(side.part(n) for side, n in zip(moving, again, strict=False)))
 
@@ -185,7 +188,7 @@ class Forecast:
             taken += 4.0 * shape.parameters
         else:
             taken += sum(stage.memory(scheme, shape.linear) for stage in self._stages.values())
-            tokens = sample.part(min(sample.n, _CALIBRATION)).tokens * calibrates(scheme)
+            tokens = sample.part(min(sample.n, DEFAULT_SIZE)).tokens * calibrates(scheme)
             taken += 4 * tokens * (4 * shape.hidden + shape.matrices[-1][1])
         return int(taken)
 
@@ -244,15 +247,6 @@ class Forecast:
                     f"{self.name} needs {size_words(needed)} {where} or more, and {size_words(free)} are free; "
                     f"expected more, or {then}. {VARIABLE}=off leaves this check out"
                 )
-
-
-def size_words(n_bytes: float) -> str:
-    """Bytes in words.
-
-    >>> size_words(2.5e9), size_words(3e6)
-    ('2.5 GB', '3 MB')
-    """
-    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:,.0f} MB"  # noqa: PLR2004 -- a gigabyte
 
 
 def is_off() -> bool:

@@ -42,10 +42,10 @@ def measured_run(
         measured, settings = _in_batches_that_fit(work, settings)
         reading, evidence = measured.reading, measured.evidence
         kept = store_for(store, trusted=settings.trust_remote_code)
-        note = kept_at(kept, names_of(opened.name)[0], opened.data["fingerprint"], settings)
+        place = kept_at(kept, names_of(opened.name)[0], opened.data["fingerprint"], settings)
         with suppress(DiskError):  # a note for forecasts alone
-            if note is not None and measured.drawn_from is None:
-                write_text(note, "", what="a note that embeddings are kept")
+            if place is not None and measured.drawn_from is None:
+                write_text(place, "", what="a note that embeddings are kept")
         record = describe_run(
             opened.name,
             opened.pair,

@@ -266,3 +266,12 @@ def let_go(stream: TextIO | None) -> None:
     """Redirect a stream that cannot be written to nowhere, so that its buffer does not fail again at exit."""
     with suppress(OSError, ValueError, AttributeError):  # of a stream without a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # type: ignore[union-attr]
+
+
+def size_words(n_bytes: float) -> str:
+    """Bytes in words.
+
+    >>> size_words(2.5e9), size_words(3e6)
+    ('2.5 GB', '3 MB')
+    """
+    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:,.0f} MB"  # noqa: PLR2004 -- a gigabyte

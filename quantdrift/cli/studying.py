@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.asking.ask import State
-from quantdrift.asking.forecast import Forecast, is_off, size_words
-from quantdrift.base.display import duration, error_line, note
+from quantdrift.asking.forecast import Forecast, is_off
+from quantdrift.base.display import duration, error_line, note, size_words
 from quantdrift.base.errors import DiskError, QuantDriftError, RoomError
 from quantdrift.base.progress import progress_bars
 from quantdrift.base.text import counted

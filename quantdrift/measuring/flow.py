@@ -16,7 +16,7 @@ from quantdrift.candidate.pair import Pair, QuantizedPair
 from quantdrift.evidence import perturbation
 from quantdrift.evidence.probe import LinearProbe
 from quantdrift.evidence.record import Evidence, Judgements, Noise, Top
-from quantdrift.models.inputs import Encoder, Inputs, Rows, Settings, Vectors, described
+from quantdrift.models.inputs import SAMPLED, Encoder, Inputs, Rows, Settings, Vectors, described
 from quantdrift.models.model import EmbeddingModel, LoadedModel
 from quantdrift.models.server_client import OneInputError
 from quantdrift.models.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of, store_for
@@ -26,8 +26,6 @@ from quantdrift.scoring.state import ScoreState
 
 PROBE = 2
 """Inputs that are run once to see which layers they reach."""
-SAMPLED = 64
-"""Size of the sample that is always encoded again for the noise floor."""
 MARGIN = 4.0
 """Factor by which a score may change more elsewhere than in the sample."""
 NOISE_DEPTH = 10

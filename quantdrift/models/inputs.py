@@ -13,6 +13,8 @@ from quantdrift.models.store import digest_of
 
 Vectors = NDArray[np.float32]
 Rows = NDArray[np.int64]
+SAMPLED = 64
+"""Size of the sample that is always encoded again for the noise floor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from quantdrift.show.changes import changes_grid
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid, metric_grid
 
-_WORST, _FIGURES = 3, 5
+WORST, _FIGURES = 3, 5
 """Changed inputs and figures of the screen."""
 _FIGURE_OF = {
     "reference.ndcg@10": ("nDCG@10, reference", "inputs"),
@@ -46,7 +46,7 @@ def run_output(run: Run, *, task: str | None = None, everything: bool = False) -
     if changed:
         texts = read_texts(run, task=task)
         texts = texts if run.keeper is None else replace(texts, told="")  # a hint would name a folder that goes
-        grids.insert(0, changes_grid(record, evidence, changed, changed[:_WORST], texts))
+        grids.insert(0, changes_grid(record, evidence, changed, changed[:WORST], texts))
     made = [words.weights_line(record), *words.candidate_lines(record), f"signature: {signature(record)}"]
     commands = {outcome.command: outcome.next}
     if run.keeper is None:  # its folder stays

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.builtin.rtn.work import in_parts, quantize_rtn, rounding_change
+from quantdrift.candidate.calibration.inputs import output_power
 from quantdrift.candidate.quantized import group_absmax, spread
 from quantdrift.kinds.quantizer import QUANTIZERS
 from support.quantizer_samples import made
@@ -47,6 +48,26 @@ def test_signs_and_powers_are_kept(weight: Tensor, bits: int, group_size: int | 
     assert torch.equal(moved.codes, -plain.codes[order])
     some = group_absmax(weight, group_size)[order] > 0
     assert torch.equal(moved.scale[some], plain.scale[order][some] * 2.0**power)
+
+
+@given(MATRICES, BITS, GROUPS, st.sampled_from([torch.float32, torch.bfloat16]))
+def test_the_change_by_rounding_is_that_of_the_codes(
+    weight: Tensor, bits: int, group_size: int | None, dtype: torch.dtype
+) -> None:
+    weight = weight.to(dtype)
+    rounded = quantize_rtn(weight, bits=bits, group_size=group_size).dequantize(dtype)
+    change = rounding_change(weight, bits=bits, group_size=group_size)
+    assert torch.equal(change, rounded.float() - weight.float())
+    parts = [rounding_change(part, bits=bits, group_size=group_size) for part in in_parts(weight)]
+    assert torch.equal(torch.cat(parts), change)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 5), st.sampled_from([1, 7, 700]))
+def test_the_power_of_an_output_is_that_of_the_whole_product(seed: int, rows: int, columns: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    weight, inputs = torch.randn(rows, columns, generator=generator), torch.randn(9, columns, generator=generator)
+    plain = (inputs.double() @ weight.double().T).square().sum() / len(inputs)
+    assert output_power(weight, inputs.T @ inputs / len(inputs)) == pytest.approx(float(plain), rel=1e-4)
 
 
 FORMATS = [name for name, entry in QUANTIZERS.items() if entry.widths]

@@ -65,5 +65,6 @@ def rounding_change(weight: Tensor, *, bits: int, group_size: int | None) -> Ten
     """Return Q(W) - W of `quantize_rtn`, float32 [out_features, in_features], without making codes."""
     exact = weight.to(torch.float32)
     groups, scale = in_groups(exact, group_size), absmax_scale(exact, bits=bits, group_size=group_size)[..., None]
-    rounded = torch.div(groups, scale).round_().mul_(scale).flatten(1)[:, : exact.shape[1]]
+    levels = 2 ** (bits - 1) - 1
+    rounded = torch.div(groups, scale).round_().clamp_(-levels, levels).mul_(scale).flatten(1)[:, : exact.shape[1]]
     return rounded.to(weight.dtype).to(torch.float32).sub_(exact)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from quantdrift.base.display import size_words
 from quantdrift.cli.options import prints
 from quantdrift.features.doctor.checks import NEEDED, diagnose
 from quantdrift.show.output import Output
@@ -46,4 +47,4 @@ def _environment(report: dict[str, Any]) -> Iterator[str]:
     yield f"quantdrift {report['quantdrift']} in {report['location']}"
     yield f"Python {report['python']} at {report['executable']} on {report['platform']}"
     yield f"start-up hook: {how if hook['active'] else 'not active'}; {hook['startup_file'] or 'no file of it'}"
-    yield f"cache: {cache['path']}, {cache['free_bytes'] / 1e9:.1f} GB free"
+    yield f"cache: {cache['path']}, {size_words(cache['free_bytes'])} free"

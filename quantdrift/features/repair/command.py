@@ -74,11 +74,13 @@ def command(options: RepairOptions) -> Output:
     quantizers = _quantizers(options.quantizers)
     from quantdrift.allocation.record import nameable
     from quantdrift.asking.ask import Ask
+    from quantdrift.candidate.refusals import check_spec
     from quantdrift.data.labelled import ClassificationDataset
 
     if not nameable(str(options.out)):
         raise QuantDriftError(f"--out {options.out}: expected no spaces, '+' and '@', as specs name a file in it")
     dataset = options.dataset
+    check_spec(spec)
     ask = Ask(pair=spec, data=facts_of(dataset), dataset=dataset)
     more = partial(choice.likely_steps, spec.scheme, quantizers, thorough=options.thorough)
     if options.plan:
@@ -99,9 +101,7 @@ def command(options: RepairOptions) -> Output:
 def repaired(spec: Spec, dataset: Any, options: Any, **limits: Any) -> choice.Repair:
     """Search for a better deployment with the model, folder, minutes, depth and seed of a command's options."""
     from quantdrift.base.records import check_writable
-    from quantdrift.candidate.refusals import check_spec
 
-    check_spec(spec)
     check_writable(options.out.absolute() / "runs", what="a run")
     from quantdrift.features.repair.search import Tuner
 

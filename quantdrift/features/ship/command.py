@@ -1,6 +1,5 @@
 """`quantdrift ship`: may a deployment be shipped, what breaks, what mends it, and at what cost?"""
 
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +25,10 @@ from quantdrift.runs.verdict import Verdict, typed, verdict
 from quantdrift.runs.words import data_line, estimates_of, query_ratio, stored_bytes
 from quantdrift.show.changes import changed_columns, changes_grid
 from quantdrift.show.output import Output
+from quantdrift.show.run import WORST, near
 from quantdrift.show.tables import Grid, records
-from quantdrift.spec.grammar import Spec, is_endpoint, parse, parse_pair, stages_of
+from quantdrift.spec.grammar import Spec, Versus, is_endpoint, parse, parse_pair, stages_of
 
-_BROKEN = 3
-"""Changed answers that are shown, the worst first."""
 _ANSWERS = {"good": ("yes", 0), "warn": ("no", 1), "bad": ("no", 1), "plain": ("not known", 4)}
 """The answer to "may I ship it?" for each tone of a verdict, and the exit code, which is the gate's."""
 _ENOUGH = 300
@@ -109,8 +107,9 @@ def command(options: ShipOptions) -> Output:
 
     More: docs/guides/ship.md
     """
-    dataset = options.dataset
-    tried = list(_measured(options, dataset))
+    pair = parse_pair(options.spec) if any(mark in options.spec for mark in ("@", " vs ")) else None
+    dataset = options.dataset  # after the spec, as a wrong one is told at once
+    tried = list(_measured(pair, options, dataset))
     good = [one for one in tried if one.ships == "yes"]
     subject = _with_parts(good[-1] if good else tried[0], options, dataset)
     return _page(tried, subject, _search(subject, options, dataset), options.task)
@@ -122,18 +121,17 @@ def page_of(run: Run, task: str) -> Output:
     return _page([one], one, _Search(), task)
 
 
-def _measured(options: ShipOptions, dataset: Dataset) -> Iterator[_Measured]:
+def _measured(named: Spec | Versus | None, options: ShipOptions, dataset: Dataset) -> Iterator[_Measured]:
     """Measure the deployment that is named; of a model alone the usual ones, until one may not be shipped.
 
     The order is fixed beforehand, and each is judged only where the one before may be shipped, so that the chance of a
     wrong yes is that of one verdict.
     """
-    alone = not any(mark in options.spec for mark in ("@", " vs "))
-    if alone and (is_endpoint(options.spec) or options.out is not None):
+    if named is None and (is_endpoint(options.spec) or options.out is not None):
         raise QuantDriftError(
             f"a model alone is several runs: expected MODEL@SCHEME for --out or a server, not {options.spec}"
         )
-    for pair in _usual(options.spec, dataset) if alone else [parse_pair(options.spec)]:
+    for pair in _usual(options.spec, dataset) if named is None else [named]:
         note(f"measures {pair} on {dataset.name}, and the noise of full precision")
         run = measured(pair, options)
         one = _Measured(name=str(pair), run=run, outcome=verdict(run.record))
@@ -169,7 +167,10 @@ def _with_parts(one: _Measured, options: ShipOptions, dataset: Dataset) -> _Meas
     from quantdrift.study.shares import in_words, judged_whole, waterfalls_of
 
     note(f"measures what each of {', '.join(stages_of(pair.scheme))} changes")
-    shares = waterfalls_of(open_study(measured_stages(pair, dataset, options)[0]))
+    place, ended = measured_stages(pair, dataset, options)
+    if ended.code:  # a combination failed; the reasons are told
+        return replace(one, parts=ended.lines)
+    shares = waterfalls_of(open_study(place))
     parts = in_words(shares, named=str(pair.scheme))
     return replace(one, outcome=judged_whole(one.run.record, shares[0]), parts=parts)
 
@@ -211,7 +212,7 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     others = [one for one in tried if one.name != subject.name]
     texts, evidence = read_texts(subject.run, task=task), subject.run.evidence()
     changed = changed_inputs(evidence)
-    broken = changes_grid(record, evidence, changed, changed[:_BROKEN], texts)
+    broken = changes_grid(record, evidence, changed, changed[:WORST], texts)
     costs = [one.cost for one in (*tried, *search.found)]
     head = [title for title in costs[0] if any(cost[title] is not None for cost in costs)]
     prices = [["-" if cost[title] is None else str(cost[title]) for title in head] for cost in costs]
@@ -225,7 +226,7 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     data = {"spec": subject.name, "data": record["data"]["name"], "run": str(subject.run.path), "answer": answer}
     data |= {"verdict": {**asdict(outcome), "sentence": outcome.sentence}, "lines": lines, "commands": commands}
     columns = changed_columns(texts, exact=evidence.exact, classes=answers(record) != "top-1")
-    data |= {"breaks": records(columns, changed[:_BROKEN])}
+    data |= {"breaks": records(columns, changed[:WORST])}
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
     broken = replace(broken, title=f"What breaks: {broken.title.lower()}", lines=broken.lines[-1:])
     price = Grid(title="What it costs", head=head, rows=prices, words=head[-1:], lines=_UNITS)
@@ -244,7 +245,7 @@ def _commands(
     subject: _Measured, others: Sequence[_Measured], search: _Search, task: str | None
 ) -> Iterator[tuple[str, str]]:
     """What to type next, each with what it does."""
-    record, place = subject.run.record, shlex.quote(os.path.relpath(subject.run.path))
+    record, place = subject.run.record, shlex.quote(str(near(subject.run.path)))
     of_task = f" --task {shlex.quote(task)}" if task else ""
     best = (*search.found, subject)[0].name
     advice = (subject.outcome.next.rstrip("."), subject.outcome.command)

@@ -102,3 +102,7 @@ def test_classes(place: Path, quantdrift: Run) -> None:
         (place / "labelled" / f"{part}.jsonl").write_text("\n".join(map(json.dumps, lines)))
     told = str(_page(place, "ROOT/bert@W2-g32", "--data", "ROOT/labelled", "--minutes", "0"))
     assert "quantdrift repair" in told
+
+
+def test_a_wrong_spec_is_told_before_data_are_read(quantdrift: Run) -> None:
+    assert "unknown bits 'W44'" in quantdrift("ship", "TINY@W44", "--data", "nowhere", code=2)

@@ -19,6 +19,8 @@ from quantdrift.asking.forecast import Forecast, Side, forecast, memory_left
 from quantdrift.asking.rate import Rate, rate_of
 from quantdrift.base.errors import RoomError, UnsupportedError
 from quantdrift.data.retrieval import RetrievalDataset, facts_of
+from quantdrift.kinds.stage import STAGES
+from quantdrift.measuring.problem import contenders_for
 from quantdrift.models.files.shape import Shape, shape_in
 from quantdrift.models.inputs import Settings
 from quantdrift.models.store import EmbeddingStore
@@ -226,3 +228,14 @@ def test_a_model_without_sizes_has_no_forecast(tmp_path: Path) -> None:
     ask = Ask(pair=parse(f"{tmp_path}@W4"), data=facts_of(DATA), dataset=DATA)
     with pytest.raises(UnsupportedError, match=r"config\.json"):
         forecast(ask, settings=Settings(), store=EmbeddingStore(None))
+
+
+@pytest.mark.parametrize("queries", [1, 20, 50, 128, 300])
+def test_gaps_are_counted_as_they_are_measured(queries: int) -> None:
+    scheme = parse_scheme(f"W3.5+gap+queries={queries}")
+    contenders = contenders_for(queries)  # of each a forward pass, as of the query and the top-1, and a gap
+    assert STAGES["weights"].passes(scheme, 1000, 36) == queries * (2 + contenders) * (1 + 2 * contenders)
+    usual, asked = (
+        STAGES["weights"].passes(parse_scheme(f"W3.5+gap{more}"), 1000, 36) for more in ("", "+queries=128")
+    )
+    assert usual == asked
