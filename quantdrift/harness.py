@@ -7,7 +7,6 @@ into the harness's results and a run folder.
 
 import copy
 import random
-import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,6 +23,7 @@ from quantdrift.asking.run import describe_run, measure, on_models
 from quantdrift.base.display import clean, complain, note
 from quantdrift.base.errors import DataError, UnsupportedError
 from quantdrift.base.progress import Progress
+from quantdrift.base.text import as_typed
 from quantdrift.builtin.cross_encoder.work import raw_scores
 from quantdrift.candidate.calibration.sample import draw_sample
 from quantdrift.candidate.pair import Arm, QuantizedPair
@@ -48,7 +48,7 @@ from quantdrift.scheme import Scheme
 from quantdrift.scoring.deployed import as_ranked
 from quantdrift.scoring.similarity import Similarity, prepare, scores_from_products
 from quantdrift.scoring.streamed import score_ragged
-from quantdrift.show.run import as_text, near, run_output
+from quantdrift.show.run import as_text, run_output
 
 DEPTH = 200
 """Ranks kept in the evidence; harnesses themselves rank more."""
@@ -424,7 +424,7 @@ def screen_of(runs: Sequence[Run]) -> str:
     """What a harness's command ends with: the screen of its run; of several, a command and a verdict each."""
     if len(runs) == 1:
         return as_text(run_output(runs[0]))
-    shows = [(f"quantdrift show {shlex.quote(str(near(run.path)))}", run) for run in runs]
+    shows = [(f"quantdrift show {as_typed(run.path)}", run) for run in runs]
     return "\n".join(f"{show}   # {run.record['data']['name']}: {run.verdict.word}" for show, run in shows)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +30,12 @@ def share_of(text: str) -> float:
     if match is None:
         raise ValueError(f"expected a number such as 0.05, or 5 %; got {text!r}")
     return float(Decimal(match[1]) / (100 if match[2] else 1))
+
+
+def as_typed(path: Path | str) -> str:
+    """A path as it is typed on a shell here."""
+    path = Path(path)
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
 def with_interval(estimate: Estimate, digits: int = 1, sign: str = "") -> str:

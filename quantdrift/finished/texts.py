@@ -1,6 +1,5 @@
 """The texts of a finished run, which holds only ids, from the data that it was made on."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 
 from quantdrift.base.errors import DataError, QuantDriftError
 from quantdrift.base.progress import Terminal
-from quantdrift.base.text import some
+from quantdrift.base.text import as_typed, some
 from quantdrift.data.labelled import ClassificationDataset, load_task, read_folder, task_names
 from quantdrift.data.streamed import DataKind, streamed_kind
 from quantdrift.data.tables import is_table
@@ -33,6 +32,7 @@ class Texts:
         choices: for questions with choices, input id to the texts of the choices in order.
         digest: digest of the data.
         told: their source, or how to get them, in one sentence without a full stop.
+        command: how to get them, where they are not here.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +40,7 @@ class Texts:
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     digest: str = ""
     told: str
+    command: str = ""
 
     def item(self, input_id: str, item: str | None) -> str | None:
         """The text of an answer to an input; None if it is not known."""
@@ -80,7 +81,8 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     where = f"--task {name}" if name in task_names() else "--data FOLDER"
     if said.get("harness") == "lm-eval":  # no other data have its prompts
         where = "--data FOLDER, into which lm_eval --log_samples wrote"
-    absent = Texts(told=f"to see texts: quantdrift show {shlex.quote(str(run.path))} {where}")
+    command = f"quantdrift show {as_typed(run.path)} {where}"
+    absent = Texts(command=command, told=f"to see texts: {command}")
     if not ours or not (place or name in task_names()):  # equal names alone do not prove that the data are the same
         return absent
     try:

@@ -1,11 +1,9 @@
 """The screen of a run: its verdict, the worst changes with their texts, and five figures; the rest on request."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 
-from quantdrift.base.text import counted
+from quantdrift.base.text import as_typed, counted
 from quantdrift.finished.texts import read_texts
 from quantdrift.metrics import BUILT_IN, default_metrics, parse_metric
 from quantdrift.metrics.numbers import cell, has_value
@@ -40,18 +38,20 @@ def run_output(run: Run, *, task: str | None = None, everything: bool = False) -
 
     Texts are of `task`, or of where they were when the run was made.
     """
-    record, outcome, place = run.record, verdict(run.record), shlex.quote(str(near(run.path)))
+    record, outcome, place = run.record, verdict(run.record), as_typed(run.path)
     evidence = run.evidence(drawn=True)
     grids, changed = [figure_grid(record)], changed_inputs(evidence)
+    show = f"quantdrift show {place}"
     if changed:
         texts = read_texts(run, task=task)
-        texts = texts if run.keeper is None else replace(texts, told="")  # a hint would name a folder that goes
+        show = texts.command or show
+        texts = replace(texts, told="" if texts.command else texts.told)  # the command stands below
         grids.insert(0, changes_grid(record, evidence, changed, changed[:WORST], texts))
     made = [words.weights_line(record), *words.candidate_lines(record), f"signature: {signature(record)}"]
     commands = {outcome.command: outcome.next}
     if run.keeper is None:  # its folder stays
         commands |= {
-            f"quantdrift show {place}": f"the {counted(len(changed), 'changed input')}, with texts" if changed else "",
+            show: f"the {counted(len(changed), 'changed input')}, with texts" if changed else "",
             f"quantdrift report {place}": "the same as a page for a browser",
             f"quantdrift metrics {place}": "every metric, and what it says",
         }
@@ -79,11 +79,6 @@ def as_text(shown: Output) -> str:
     """The screen as one text, for what is no terminal."""
     grids = [line for grid in shown.grids for line in (grid.title, *grid.plain, *grid.lines, "")]
     return "\n".join([shown.title, *shown.about, *grids, *shown.next])
-
-
-def near(path: Path) -> Path:
-    """A path as it is typed here."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def figure_grid(record: words.Record) -> Grid:

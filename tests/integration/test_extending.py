@@ -226,10 +226,10 @@ def test_waterfall_and_repair(quantdrift: Says, place: Path) -> None:
 def test_mteb(forks: Forks, folder: Path, place: Path) -> None:
     pytest.importorskip("mteb", reason="the extra 'mteb' is not installed")
     model = f"quantdrift:{place / 'tiny'}@W3-powers+decimals=1"
-    words = ("mteb", "run", "--model", model, "-t", "PythonDocsSmall", "--output-folder", "OUT")
+    words = ("mteb", "run", "--model", model, "-t", "PythonDocsRetrieval", "--output-folder", "OUT")
     code, printed = forks.run(*words, cwd=folder, QUANTDRIFT_METRICS="first_lost@3", HF_HUB_OFFLINE="1")
     assert code == 0, printed
-    (result,) = folder.glob("OUT/results/*/*/PythonDocsSmall.json")
+    (result,) = folder.glob("OUT/results/*/*/PythonDocsRetrieval.json")
     (scores,) = json.loads(result.read_text())["scores"]["test"]
     assert 0 < scores["drift_first_lost_at_5"] <= scores["drift_first_lost_at_3"] <= scores["drift_flip_at_1"]
     assert scores["drift_first_lost_at_5_low"] > 0

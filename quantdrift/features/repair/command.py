@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.base.errors import QuantDriftError, SpecError, UnsupportedError
-from quantdrift.base.text import counted, percent, with_interval
+from quantdrift.base.text import as_typed, counted, percent, with_interval
 from quantdrift.builtin.weights import not_plain
 from quantdrift.cli.measuring import planned
 from quantdrift.cli.options import PLAN, OnData, OnModel, argument, flag, option, prints
@@ -232,7 +232,7 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes:
     chosen, same = repair.chosen, f"{'' if classes else f' {options.data_words}'}{options.model_words}"
     named = f"{spec.model}@{choice.named(chosen.scheme)}"
     lines = [f"\nrun it: quantdrift run {shlex.quote(named)} {options.data_words}{options.model_words}"]
-    lines += [f"its run: {chosen.run}", f"the remaining changes: quantdrift show {shlex.quote(chosen.run)}"]
+    lines += [f"its run: {chosen.run}", f"the remaining changes: quantdrift show {as_typed(chosen.run)}"]
     if chosen.scheme.query_only:
         lines.append("embed the documents at full precision, and queries with the quantized model:")
     stored = options_of(chosen.scheme, "vectors")  # quantize does not write these
@@ -245,5 +245,5 @@ def _next(spec: Spec, repair: choice.Repair, options: RepairOptions, *, classes:
         refuse_uncalibrated(Spec(model=spec.model, scheme=scheme), has_data=not classes)
         lines.append(f"make it: quantdrift quantize {shlex.quote(named)} --out FOLDER{same}")
     if not chosen.scheme.query_only:  # full precision could search its documents itself
-        lines.append(f"the benefit of full precision on unsure inputs: quantdrift route {shlex.quote(chosen.run)}")
+        lines.append(f"the benefit of full precision on unsure inputs: quantdrift route {as_typed(chosen.run)}")
     return lines

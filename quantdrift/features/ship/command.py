@@ -11,7 +11,7 @@ import numpy as np
 
 from quantdrift.base.display import note
 from quantdrift.base.errors import DataError, MissingExtraError, QuantDriftError, UnsupportedError
-from quantdrift.base.text import with_interval
+from quantdrift.base.text import as_typed, with_interval
 from quantdrift.cli.measuring import measured, output_folder
 from quantdrift.cli.options import MeasuringAny, argument, option, prints
 from quantdrift.data.labelled import Dataset
@@ -25,7 +25,7 @@ from quantdrift.runs.verdict import Verdict, typed, verdict
 from quantdrift.runs.words import data_line, estimates_of, query_ratio, stored_bytes
 from quantdrift.show.changes import changed_columns, changes_grid
 from quantdrift.show.output import Output
-from quantdrift.show.run import WORST, near
+from quantdrift.show.run import WORST
 from quantdrift.show.tables import Grid, records
 from quantdrift.spec.grammar import Spec, Versus, is_endpoint, parse, parse_pair, stages_of
 
@@ -203,7 +203,7 @@ def _search(one: _Measured, options: ShipOptions, dataset: Dataset) -> _Search:
         record = {**run.record, "metrics": as_json(measure(unseen)), "tolerances": one.run.record["tolerances"]}
         name = f"{pair.model}@{choice.named(repair.chosen.scheme)}"
         found = [_Measured(name=name, run=replace(run, record=record), outcome=verdict(record))]
-    command = f"{command} --out {shlex.quote(str(out))}"
+    command = f"{command} --out {as_typed(out)}"
     return _Search(found=found, lines=recommended(repair), command=command, repair=repair.to_json())
 
 
@@ -245,7 +245,7 @@ def _commands(
     subject: _Measured, others: Sequence[_Measured], search: _Search, task: str | None
 ) -> Iterator[tuple[str, str]]:
     """What to type next, each with what it does."""
-    record, place = subject.run.record, shlex.quote(str(near(subject.run.path)))
+    record, place = subject.run.record, as_typed(subject.run.path)
     of_task = f" --task {shlex.quote(task)}" if task else ""
     best = (*search.found, subject)[0].name
     advice = (subject.outcome.next.rstrip("."), subject.outcome.command)

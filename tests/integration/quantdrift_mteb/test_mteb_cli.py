@@ -76,7 +76,10 @@ def test_the_result_holds_mtebs_own_keys_and_the_drift(entry: Mapping[str, Any],
     assert entry["drift_flip_at_1"] > entry["drift_noise_floor"]
 
 
-def test_the_command_ends_with_the_verdict_and_where_the_run_is(finished: Path, run: Run) -> None:
+def test_the_command_ends_with_the_verdict_and_where_the_run_is(
+    finished: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished)  # paths are as they are typed there
     assert as_text(run_output(run)) in (finished / "err.txt").read_text()
 
 
