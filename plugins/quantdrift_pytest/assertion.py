@@ -19,6 +19,7 @@ def assert_drift(
     spec: str,
     *,
     data: str | PathLike[str] | None = None,
+    columns: str | None = None,
     task: str | None = None,
     split: str = "test",
     baseline: str | PathLike[str] | None = None,
@@ -35,7 +36,8 @@ def assert_drift(
 
     Args:
         spec: `MODEL@SCHEME`, or `MODEL vs CHECKPOINT`.
-        data: folder of the data, relative to pytest's rootdir.
+        data: folder or table of the data, relative to pytest's rootdir.
+        columns: of a table, where their names do not tell: "query=question,document=answer".
         task: name of a task, in place of a folder.
         split: split of the folder's data.
         baseline: committed file to compare with, input by input, relative to the rootdir. `pytest
@@ -61,7 +63,7 @@ def assert_drift(
 
     # a question that cannot be answered is refused before anything is measured
     question = ask(session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, **limits)
-    drift = measured(session, spec, settings or {}, data=data, task=task, split=split)
+    drift = measured(session, spec, settings or {}, data=data, columns=columns, task=task, split=split)
     settle(drift, question, accept_underpowered=accept_underpowered)
     return drift
 
@@ -78,6 +80,7 @@ class Drifts:
         spec: str,
         *,
         data: str | PathLike[str] | None = None,
+        columns: str | None = None,
         task: str | None = None,
         split: str = "test",
         **settings: Any,
@@ -86,4 +89,4 @@ class Drifts:
         __tracebackhide__ = True
         from quantdrift_pytest.drift import measured  # noqa: PLC0415 -- numpy, pyarrow
 
-        return measured(self.session, spec, settings, data=data, task=task, split=split)
+        return measured(self.session, spec, settings, data=data, columns=columns, task=task, split=split)

@@ -398,15 +398,19 @@ def _downloaded(repo: str, revision: str | None) -> Path | None:
 # --- measured once, and read afterwards -------------------------------------------------------
 
 
-def read_data(session: Session, *, data: str | PathLike[str] | None, task: str | None, split: str) -> Dataset:
+def read_data(
+    session: Session, *, data: str | PathLike[str] | None, columns: str | None = None, task: str | None, split: str
+) -> Dataset:
     """Return the data, which are read once per session unless their files change."""
     if (data is None) == (task is None):
         got = "neither" if data is None else "both"
         raise pytest.UsageError('expected either data="FOLDER" or task="NAME" (quantdrift list tasks); got ' + got)
+    if columns is not None and task is not None:
+        raise pytest.UsageError("columns are of a table, data=FILE; leave them out")
     folder = session.config.rootpath / (data or "")
-    name = (task, folder, split, stamp_of(str(folder)) if data is not None and folder.exists() else "")
+    name = (task, folder, columns, split, stamp_of(str(folder)) if data is not None and folder.exists() else "")
     if name not in session.data:
-        session.data[name] = read_folder(folder, split) if task is None else load_task(task)
+        session.data[name] = read_folder(folder, split, columns) if task is None else load_task(task)
     return session.data[name]
 
 

@@ -32,10 +32,15 @@ def share_of(text: str) -> float:
     return float(Decimal(match[1]) / (100 if match[2] else 1))
 
 
+def near(path: Path | str) -> str:
+    """A path, from the current folder where it lies below that."""
+    path = Path(path)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
 def as_typed(path: Path | str) -> str:
     """A path as it is typed on a shell here."""
-    path = Path(path)
-    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+    return shlex.quote(near(path))
 
 
 def with_interval(estimate: Estimate, digits: int = 1, sign: str = "") -> str:

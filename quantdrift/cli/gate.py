@@ -232,9 +232,9 @@ def _target(options: GateOptions, config: gate_rules.GateConfig, until: Mapping[
     if "@" not in name and " vs " not in name:
         raise QuantDriftError(f"{name!r} is neither a run folder that exists nor a spec, such as minilm@W4-rtn")
     _refuse(options, "a spec", _OF_TWO)
-    data, task = config.data_or(options.data, options.task)
+    named = config.data_for(options.data, options.columns, options.task)
     with extras_named(needed_for="quantdrift gate"):
-        run = measured(parse_pair(name), replace(options, data=data, task=task), **until)
+        run = measured(parse_pair(name), replace(options, **named), **until)
     return target_of_run(run, sequential=options.sequential)
 
 

@@ -60,9 +60,10 @@ def command(
     text = markdown_of(page) if md else render(page)
     if out is None:
         return Output(text=text)
+    instead = " (in place of the earlier one)" * out.exists()
     write_text(out, text, what="the report")
     size = f" ({len(text.encode()) / 1e6:.1f} MB); open it in a browser"
-    return Output(next=[f"written: {out}{'' if md else size}"])
+    return Output(next=[f"written: {out}{instead}{'' if md else size}"])
 
 
 def _page_of(what: Path, *, data: Path | None, task: str | None, k: int) -> Page:

@@ -179,7 +179,7 @@ def _of_rankings(
         notes.append(
             f"lists were compared to rank {evidence.depth:,}; an item of one list alone has no score in the other, "
             "so epsilon is a lower bound and the separation ratio an upper one (if no other items were scored, as in "
-            "reranking a shortlist, say so by --complete)"
+            "reranking a shortlist, quantdrift diff --complete says so)"
         )
     return PartDiff(name=name, inputs=name, evidence=evidence, lists=tuple(lists), notes=tuple(notes))
 

@@ -195,6 +195,7 @@ class GateConfig(BaseModel, strict=True, extra="forbid"):
 
     target: str | None = Field(default=None, min_length=1)
     data: str | None = Field(default=None, min_length=1)
+    columns: str | None = Field(default=None, min_length=1)
     task: str | None = Field(default=None, min_length=1)
     baseline: str | None = Field(default=None, min_length=1)
     rules: list[str] = []
@@ -202,11 +203,12 @@ class GateConfig(BaseModel, strict=True, extra="forbid"):
     alpha: float | None = Field(default=None, ge=1e-9, le=0.5)
     accept_underpowered: bool = Field(default=False, alias="accept-underpowered")
 
-    def data_or(self, data: Path | None, task: str | None) -> tuple[Path | None, str | None]:
-        """The folder and task of the command line, or else those of the settings."""
-        if data is not None or task is not None:
-            return data, task
-        return None if self.data is None else Path(self.data), self.task
+    def data_for(self, data: Path | None, columns: str | None, task: str | None) -> dict[str, Any]:
+        """The data, columns and task of the command line, or else those of the settings."""
+        if data is None and task is None:
+            data, task = None if self.data is None else Path(self.data), self.task
+            columns = columns or self.columns
+        return {"data": data, "columns": columns, "task": task}
 
 
 def configured(file: Path | None) -> tuple[GateConfig, Path]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from quantdrift.base.errors import QuantDriftError
-from quantdrift.base.text import counted, percent
+from quantdrift.base.text import counted, near, percent
 from quantdrift.kinds.stage import STAGES, Advice
 from quantdrift.runs.identity import answers, classifies
 from quantdrift.runs.words import Record, estimates_of
@@ -345,12 +345,12 @@ def typed(record: Record, command: str, spec: str) -> str:
     here = path or data.get("name") in task_names()
     if not command or not here or any(held and what not in takes for what, held in asked.items()):
         return ""
-    words = ["quantdrift", command, spec, *(("--data", path) if path else ("--task", data["name"]))]
+    words = ["quantdrift", command, spec, *(("--data", near(path)) if path else ("--task", data["name"]))]
     words += ["--columns", data["columns"]] if data.get("columns") else []
     words += ["--split", data["split"]] if data.get("split") not in {None, "test"} else []
     if shortlist:
         top = (settings.get("shortlist") or {}).get("top")
-        words += ["--shortlist", shortlist.get("path"), *(["--top", top] if top else [])]
+        words += ["--shortlist", near(shortlist.get("path")), *(["--top", top] if top else [])]
     words += ["--limit", limit.get("n")] if limit and "limit" in takes else []
     words += ["--dtype", dtype] if dtype != "float32" else []
     words += ["--revision", asked["revision"]] if asked["revision"] else []

@@ -5,7 +5,7 @@ document by its stored codes, the ranking by exhaustive search of these codes, a
 Without an index the last two are the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -27,6 +27,8 @@ from quantdrift.scoring.topk import EMPTY, pack
 
 _ROOM = 1 << 25
 """Most scores of one kind in memory."""
+_FEW = 1_000
+"""Documents below which a search by an index looks at a large part of them."""
 _TIMED = 32
 """Number of queries that are timed."""
 _FITTED = (64, 2048)
@@ -110,9 +112,21 @@ def score_deployed(
             joined(states),
             exact=joined(exact) if exact else None,
             told=record,
-            notes=(*on_ranges(kept, n_docs), *(() if index is None else index.notes)),
+            notes=(*on_ranges(kept, n_docs), *(() if index is None else (*_on_index(record, n_docs), *index.notes))),
             listed=listed,
             times=None if index is None else _times(index, kept, decoded, first),
+        )
+
+
+def _on_index(told: Mapping[str, Any], n_docs: int) -> Iterator[str]:
+    """Say where an index says little of a larger one, and where it stores more than the codes that it was given."""
+    name, size, plain = told["index"]["name"], told["index"]["bytes_per_document"], 4 * told["dim"]
+    if n_docs < _FEW:
+        yield f"{name} over {n_docs:,} documents says little of a larger corpus, in which an index misses more of them"
+    if told["precision"] != "float32" and size is not None and size >= plain:
+        yield (
+            f"{name} stores the {told['precision']} values as float32 numbers: {size:,.0f} bytes a document, where "
+            f"float32 without an index takes {plain:,}; an index with codes of its own is smaller"
         )
 
 

@@ -108,5 +108,7 @@ def _sizes(record: words.Record) -> Iterator[list[str]]:
         whole = f"the linear layers, scales included ({bits['all_parameters']:.2f} over all parameters)"
         yield ["bits per weight", f"{bits['linear_with_scales']:.4g}", whole]
     if (size := words.stored_bytes(record)) is not None:
-        dim = (record.get("deployment") or {}).get("dim")
-        yield ["bytes a document", f"{size:,.0f}", f"{4 * dim:,} in float32" if dim else "what is stored"]
+        dim, indexed = map((record.get("deployment") or {}).get, ("dim", "index"))
+        plain = f"{4 * dim:,} in float32" if dim else "what is stored"
+        whole = f"the index and what it stores (vectors in float32 take {4 * dim:,})" if dim and indexed else plain
+        yield ["bytes a document", f"{size:,.0f}", whole]

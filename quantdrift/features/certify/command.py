@@ -1,5 +1,6 @@
 """`quantdrift certify`: which quantized answers can be trusted, without labels and without torch."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,6 +165,11 @@ def _lines(certified: Certified) -> Iterator[str]:
         level = f"At level {entry.alpha:g}"
         if entry.violation.value is None:
             yield f"{level}: {entry.violation.reason}."
+        elif entry.threshold == math.inf:
+            yield (
+                f"{level} the inputs together accept nothing, though some of the splits do: a check of so few inputs "
+                "depends on which they are. Measure more, or take a larger level."
+            )
         else:
             yield (
                 f"{level}, {percent(entry.coverage.value)} of the answers can be used without asking full precision; "

@@ -80,9 +80,8 @@ def command(options: PlanOptions) -> Output:
             "expected what to judge: a spec such as minilm@W4-rtn with --data FOLDER; or target = ... in "
             "pyproject.toml, under [tool.quantdrift.gate]"
         )
-    data, task = config.data_or(options.data, options.task)
     alpha = options.alpha or config.alpha or ALPHA
-    options = replace(options, data=data, task=task, alpha=alpha)
+    options = replace(options, **config.data_for(options.data, options.columns, options.task), alpha=alpha)
     spec = parse(named)
     if chooses(spec.scheme):
         raise UnsupportedError(

@@ -135,7 +135,7 @@ def _measured(named: Spec | Versus | None, options: ShipOptions, dataset: Datase
         note(f"measures {pair} on {dataset.name}, and the noise of full precision")
         run = measured(pair, options)
         one = _Measured(name=str(pair), run=run, outcome=verdict(run.record))
-        note(f"{one.name}: {one.ships}. {one.outcome.told}")
+        note(f"{one.name}: {one.ships}, {one.outcome.told}")
         yield one
         if one.ships != "yes":
             return
@@ -218,9 +218,9 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     prices = [["-" if cost[title] is None else str(cost[title]) for title in head] for cost in costs]
     lines = [
         *subject.parts,
-        *(f"{one.name}: {one.ships}. {one.outcome.told}" for one in others),
+        *(f"{one.name}: {one.ships}, {one.outcome.told}" for one in others),
         *search.lines,
-        *(f"{one.name}, on those inputs: {one.ships}. {one.outcome.told}" for one in search.found),
+        *(f"{one.name}, on those inputs: {one.ships}, {one.outcome.told}" for one in search.found),
     ]
     commands = dict(_commands(subject, others, search, task))
     data = {"spec": subject.name, "data": record["data"]["name"], "run": str(subject.run.path), "answer": answer}
@@ -247,17 +247,17 @@ def _commands(
     """What to type next, each with what it does."""
     record, place = subject.run.record, as_typed(subject.run.path)
     of_task = f" --task {shlex.quote(task)}" if task else ""
-    best = (*search.found, subject)[0].name
+    best = (*search.found, subject)[0]
     advice = (subject.outcome.next.rstrip("."), subject.outcome.command)
-    gate = typed(record, "gate", best)
+    gate = typed(record, "gate", best.name)
     listed = [
         ("all answers that changed, with their texts", f"quantdrift show {place}{of_task} --all"),
         ("the same as a page for a browser", f"quantdrift report {place}{of_task}"),
         ("what each part changes, with intervals", typed(record, "waterfall", subject.name) if subject.parts else ""),
         *((f"what mends {one.name}", typed(record, "ship", one.name)) for one in others),
-        ("what was found, on all inputs", typed(record, "run", best) if search.found else ""),
+        *(("what was found, on all inputs", f"quantdrift show {as_typed(one.run.path)}{of_task}") for one in search.found),
         ("what else was tried, or a longer search", search.command) if search.command else advice,
         ("which answers can be trusted as they are", f"quantdrift certify {place}"),
-        ("keep it from getting worse, in CI: write the baseline, and commit it", gate and f"{gate} --update"),
+        (f"keep {best.name} from getting worse, in CI: write the baseline, and commit it", gate and f"{gate} --update"),
     ]
     yield from ((what, command) for what, command in listed if command)

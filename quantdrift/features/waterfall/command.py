@@ -61,7 +61,7 @@ def command(options: WaterfallOptions) -> Output:
             "In brackets 95 % intervals, by resampling inputs.",
         ],
         next=[
-            *([f"\nwhat to do: {outcome.command}"] if outcome.command else []),
+            *([f"\nto try first: {outcome.command}"] if outcome.command else []),
             f"\nruns of all combinations: {out}",
             f"these as a page for a browser: quantdrift report {shlex.quote(str(out))}",
         ],
