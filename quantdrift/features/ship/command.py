@@ -255,7 +255,10 @@ def _commands(
         ("the same as a page for a browser", f"quantdrift report {place}{of_task}"),
         ("what each part changes, with intervals", typed(record, "waterfall", subject.name) if subject.parts else ""),
         *((f"what mends {one.name}", typed(record, "ship", one.name)) for one in others),
-        *(("what was found, on all inputs", f"quantdrift show {as_typed(one.run.path)}{of_task}") for one in search.found),
+        *(
+            ("what was found, on all inputs", f"quantdrift show {as_typed(one.run.path)}{of_task}")
+            for one in search.found
+        ),
         ("what else was tried, or a longer search", search.command) if search.command else advice,
         ("which answers can be trusted as they are", f"quantdrift certify {place}"),
         (f"keep {best.name} from getting worse, in CI: write the baseline, and commit it", gate and f"{gate} --update"),

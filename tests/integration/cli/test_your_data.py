@@ -17,6 +17,16 @@ PYTHON = "".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DO
 RUN = "quantdrift run minilm@W8-rtn --data"
 RENAMED = "sed s/^question,answer/Frage,Antwort/ faq.csv > de.csv"
 NAMED = "--columns query=Frage,document=Antwort"
+GATE = """[tool.quantdrift.gate]
+target = "minilm@W8-rtn"
+data = "de.csv"
+columns = "query=Frage,document=Antwort"
+"""
+SUITE = """from quantdrift_pytest import assert_drift
+def test_it(drift):
+    named = {"data": "de.csv", "columns": "query=Frage,document=Antwort"}
+    assert assert_drift("minilm@W8-rtn", flip=1, **named).n_inputs == drift("minilm@W8-rtn", **named).n_inputs == 4
+"""
 
 
 @pytest.mark.slow
@@ -25,11 +35,16 @@ def test_a_table_is_measured_as_printed_and_is_the_folder_that_it_becomes(tmp_pa
     (tmp_path / "page.py").write_text(f"{PYTHON}\nprint(run.record['data']['fingerprint'], run['flip@1'].n)\n")
     assert f"{RUN} faq.csv" in COMMANDS
     commands = [*COMMANDS, "echo ===", f"{RUN} faq", "echo ===", "python page.py"]
-    done = typed([*commands, RENAMED, f"{RUN} de.csv {NAMED}", "quantdrift show last --json > shown.json"], tmp_path)
+    (tmp_path / "pyproject.toml").write_text(GATE)
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    named = [f"{RUN} de.csv {NAMED}", "quantdrift show last --json > shown.json"]  # and in files, without options
+    named += ["quantdrift gate --update --quiet", "quantdrift gate --quiet", "python -m pytest -q test_suite.py"]
+    done = typed([*commands, RENAMED, *named], tmp_path)
     assert done.returncode == 0, done.stdout
     printed = re.search(r"```text\n(.*?)\.\.\.\n```", PAGE, re.DOTALL)
     assert printed
     assert printed[1] in done.stdout  # what the page shows
+    assert "1 passed" in done.stdout
     first, again, python = done.stdout.split("===\n")
     assert "Verdict: " in first
     assert "holds this run already" in again  # the folder is the same data

@@ -49,6 +49,14 @@ def test_a_table_and_sentences(write: Write) -> None:
     assert "msp" not in certify(write("similar", logits=False))[1]
 
 
+def test_what_splits_accept_is_not_promised_where_all_inputs_together_accept_nothing(write: Write) -> None:
+    run = write("of", noise=0.5, n=140)
+    first = json.loads(certify(run, "--alpha", 0.1, "--json")[1])["runs"][0]["certificates"][0]
+    assert first["coverage"]["value"] > 0.1
+    assert "At level 0.1 the inputs together accept nothing, though some of the splits do" in certify(run)[1]
+    assert "can be used without asking" not in certify(run, "--alpha", 0.1)[1]
+
+
 def test_json_has_what_the_table_has(write: Write) -> None:
     runs = write("first"), write("second", n=60)
     out = certify(*runs, "--json", "--splits", 7, "--seed", 3)[1]
