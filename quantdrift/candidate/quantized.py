@@ -15,8 +15,9 @@ def in_groups(matrix: Tensor, group_size: int | None) -> Tensor:
     (torch.Size([2, 2, 64]), torch.Size([2, 1, 100]))
     """
     size = group_size or matrix.shape[-1]
-    padded = torch.nn.functional.pad(matrix, (0, -matrix.shape[-1] % size))
-    return padded.view(*matrix.shape[:-1], -1, size)
+    missing = -matrix.shape[-1] % size
+    padded = torch.nn.functional.pad(matrix, (0, missing)) if missing else matrix  # which would copy it
+    return padded.reshape(*matrix.shape[:-1], -1, size)
 
 
 def group_absmax(weight: Tensor, group_size: int | None) -> Tensor:

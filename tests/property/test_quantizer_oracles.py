@@ -140,3 +140,18 @@ def test_awq_finds_the_least_loss_for_any_shape_and_size(
     losses, _ = paper.awq_losses(exact, second, as_float64(moments.mean_abs), bits, group_size)
     scale = paper.loss(exact, 0 * exact, second)
     assert paper.loss(exact, rounded(quantized), second) <= losses.min() * 1.001 + 1e-10 * scale
+
+
+@pytest.mark.parametrize("backend", ["gptqmodel", "autoawq"])
+@pytest.mark.parametrize("bits", [3, 4])
+def test_awq_of_a_wide_layer_comes_close_to_the_least_loss(bits: int, backend: str) -> None:
+    """Its search sees random sums of the rows that stand for the inputs."""
+    worst = 0.0
+    for seed in range(4):
+        weight, moments = weights(seed, 48, 768), moments_of(paper.outlying_inputs(seed, 2000, 768))
+        quantized = awq(backend, bits, 128).quantize(weight, moments)
+        exact, second = as_float64(weight), as_float64(moments.second)
+        losses, _ = paper.awq_losses(exact, second, as_float64(moments.mean_abs), bits, 128)
+        worst = max(worst, paper.loss(exact, rounded(quantized), second) / losses.min() - 1)
+        assert losses.min() < 0.95 * losses[0]
+    assert worst < 0.01

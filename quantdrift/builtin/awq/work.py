@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from quantdrift.base.errors import DataError
 from quantdrift.builtin.awq import autoawq
-from quantdrift.builtin.rtn.work import quantize_rtn
+from quantdrift.builtin.rtn.work import in_parts, quantize_rtn, rounded
 from quantdrift.candidate import libraries
 from quantdrift.candidate.quantized import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.kinds.quantizer import QUANTIZERS, Package
@@ -22,6 +22,8 @@ from quantdrift.scheme import Scheme
 Search = Callable[[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]], Tensor]
 """Inputs, their sizes, weights and what rounds these, to the scaling [in_features] that a library finds best."""
 _EXPONENTS = 20
+_SHOWN = 128
+"""Rows that stand for the inputs in the search; of a factor with more than twice as many, random sums of its rows."""
 _JITTERS = (1e-6, 1e-5, 1e-4, 1e-3)
 
 
@@ -62,14 +64,15 @@ class Awq:
         """Return the scaling that the library finds, shown a factor of the second moment in place of the inputs.
 
         ||R (W - Q)^T||^2 is the loss where R^T R = second, so the search costs in_features rows instead of one for
-        every calibration token.
+        every calibration token. Of many rows it gets _SHOWN random sums: the loss is the same in the mean.
         """
         magnitude = moments.mean_abs.to(torch.float32)
         alive = magnitude > 0
         typical = magnitude[alive].mean() if bool(alive.any()) else torch.ones_like(magnitude[0])
         magnitude = torch.where(alive, magnitude, typical)
         magnitude = magnitude / magnitude.min()  # so that the clamp of scalings at 1e-4 never acts
-        scaling = _SEARCHES[self.package.name](_factor(moments.second), magnitude, weight, self._rounded)
+        shown = _sums(_factor(moments.second))
+        scaling = _SEARCHES[self.package.name](shown, magnitude, weight, self._rounded)
         scaling = scaling.to(weight.device)
         powers = magnitude ** (torch.arange(_EXPONENTS, device=weight.device)[:, None] / _EXPONENTS)
         powers = powers / (powers.amax(1) * powers.amin(1)).sqrt()[:, None]
@@ -80,7 +83,11 @@ class Awq:
         return scaling
 
     def _rounded(self, weight: Tensor) -> Tensor:
-        return quantize_rtn(weight, bits=self.bits, group_size=self.group_size).dequantize(torch.float32)
+        grid: dict[str, Any] = {"bits": self.bits, "group_size": self.group_size}
+        made = torch.empty_like(weight, memory_format=torch.contiguous_format)
+        for part, of in zip(in_parts(made), in_parts(weight), strict=True):
+            part.copy_(rounded(of, **grid))
+        return made
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
@@ -89,17 +96,18 @@ def from_scheme(scheme: Scheme) -> LayerQuantizer:
     return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size, package=package)
 
 
-def _by_gptqmodel(inputs: Tensor, magnitude: Tensor, weight: Tensor, rounded: Callable[[Tensor], Tensor]) -> Tensor:
+def _by_gptqmodel(inputs: Tensor, magnitude: Tensor, weight: Tensor, rounding: Callable[[Tensor], Tensor]) -> Tensor:
     library, log = libraries.import_gptqmodel()
     with libraries.silenced(log):
         config = library.QuantizeConfig(method="awq", format="gemm", offload_to_disk=False)
         model = SimpleNamespace(rotary_embedding=None)
         search = _processor()(None, config, *[None] * 5, gptq_model=model, model=nn.Module())
         search.duo_scaling = False
-        search._pseudo_quantize_tensor_into = lambda source, target: target.copy_(rounded(source))
+        search._pseudo_quantize_tensor_into = lambda source, target: target.copy_(rounding(source))
         # The search keeps a contiguous float32 weight on a CPU by a name, not by a copy, and then changes it.
         layer = nn.Linear(1, 1, bias=False)
-        layer.weight = nn.Parameter(weight.new_empty((*weight.shape, 2))[..., 0].copy_(weight), requires_grad=False)
+        wider = weight.new_empty((len(weight), weight.shape[1] + 1))[:, :-1]
+        layer.weight = nn.Parameter(wider.copy_(weight), requires_grad=False)
         unused = torch.ones_like(magnitude)  # the mean weights, which only duo_scaling looks at
         scaling: Tensor = search._compute_best_scale(inputs, unused, magnitude, layer, [layer], layer(inputs))[0]
     return scaling.clone()
@@ -118,6 +126,14 @@ def _processor() -> Any:
 
 
 _SEARCHES: dict[str, Search] = {"gptqmodel": _by_gptqmodel, "autoawq": autoawq.best_scaling}
+
+
+def _sums(factor: Tensor) -> Tensor:
+    """G R of a factor R [n, in_features], where E[G^T G] = 1 and G has _SHOWN rows; R itself where that is small."""
+    if len(factor) <= 2 * _SHOWN:
+        return factor
+    drawn = torch.randn(_SHOWN, len(factor), generator=torch.Generator().manual_seed(0))
+    return drawn.to(factor.device) @ factor / _SHOWN**0.5
 
 
 def _factor(second: Tensor) -> Tensor:

@@ -61,10 +61,15 @@ def in_parts(matrix: Tensor) -> Sequence[Tensor]:
     return torch.split(matrix, max(1, _ROOM // matrix.shape[1]) if matrix.device.type == "cpu" else len(matrix))
 
 
-def rounding_change(weight: Tensor, *, bits: int, group_size: int | None) -> Tensor:
-    """Return Q(W) - W of `quantize_rtn`, float32 [out_features, in_features], without making codes."""
+def rounded(weight: Tensor, *, bits: int, group_size: int | None) -> Tensor:
+    """Return Q(W) of `quantize_rtn`, float32 [out_features, in_features], without making codes."""
     exact = weight.to(torch.float32)
     groups, scale = in_groups(exact, group_size), absmax_scale(exact, bits=bits, group_size=group_size)[..., None]
     levels = 2 ** (bits - 1) - 1
-    rounded = torch.div(groups, scale).round_().clamp_(-levels, levels).mul_(scale).flatten(1)[:, : exact.shape[1]]
-    return rounded.to(weight.dtype).to(torch.float32).sub_(exact)
+    return torch.div(groups, scale).round_().clamp_(-levels, levels).mul_(scale).flatten(1)[:, : exact.shape[1]]
+
+
+def rounding_change(weight: Tensor, *, bits: int, group_size: int | None) -> Tensor:
+    """Return Q(W) - W of `quantize_rtn`, float32 [out_features, in_features], for weights that are kept as `weight`."""
+    kept = rounded(weight, bits=bits, group_size=group_size).to(weight.dtype)
+    return kept.to(torch.float32).sub_(weight.to(torch.float32))
