@@ -154,4 +154,4 @@ def test_awq_of_a_wide_layer_comes_close_to_the_least_loss(bits: int, backend: s
         losses, _ = paper.awq_losses(exact, second, as_float64(moments.mean_abs), bits, 128)
         worst = max(worst, paper.loss(exact, rounded(quantized), second) / losses.min() - 1)
         assert losses.min() < 0.95 * losses[0]
-    assert worst < 0.01
+    assert worst < 0.02

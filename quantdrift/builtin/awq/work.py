@@ -132,8 +132,8 @@ def _sums(factor: Tensor) -> Tensor:
     """G R of a factor R [n, in_features], where E[G^T G] = 1 and G has _SHOWN rows; R itself where that is small."""
     if len(factor) <= 2 * _SHOWN:
         return factor
-    drawn = torch.randn(_SHOWN, len(factor), generator=torch.Generator().manual_seed(0))
-    return drawn.to(factor.device) @ factor / _SHOWN**0.5
+    drawn = torch.randn(_SHOWN, len(factor), generator=torch.Generator().manual_seed(0)) / _SHOWN**0.5
+    return torch.mm(drawn.to(factor.device), factor)
 
 
 def _factor(second: Tensor) -> Tensor:
