@@ -545,7 +545,8 @@ def with_relevant(
     kept = tuple(query_ids[row] for row in rows)
     for query in kept:
         left_out.pop(query)
-    note = counted(f"of {len(query_ids):,} queries left out: no judgement above 0 in {Path(file).name}", [*left_out])
+    what = f"queries left out of {len(query_ids):,}, as {Path(file).name} has no judgement above 0 of them"
+    note = counted(what, [*left_out])
     qrels = {query: grades for query, grades in qrels.items() if query not in left_out}
     return kept, some_of(queries, rows), qrels, (note,) if note else ()
 

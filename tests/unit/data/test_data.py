@@ -103,7 +103,7 @@ def test_what_is_tolerated_is_told(write: Write) -> None:
     data = read_beir_folder(write(corpus=corpus, qrels=qrels))
     assert (data.documents[3], data.qrels["q1"]["d1"]) == ("", 2)
     assert data.warnings == (
-        "of 3 queries left out: no judgement above 0 in test.tsv: 1 (q3)",
+        "queries left out of 3, as test.tsv has no judgement above 0 of them: 1 (q3)",
         "empty documents: 1 (d4)",
         "judgements of queries that are not there: 1 (q8)",
         "judgements of documents not in the corpus: 2 (d9, d17)",
