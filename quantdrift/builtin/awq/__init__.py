@@ -5,8 +5,8 @@ from quantdrift.kinds.quantizer import Package, Quantizer
 
 
 def _operations(rows: int, columns: int) -> float:
-    """Measured on matrices of 384 to 1,536: twenty products with a factor of the second moment, and the rest."""
-    return (3.8e6 + (22e3 + 40.0 * columns) * rows) * columns
+    """Measured on matrices of 384 to 3,072, and of a whole model: twenty roundings and products, and a factor."""
+    return (5e6 + 25e3 * rows + 2.0 * columns**2) * columns
 
 
 QUANTIZER = Quantizer(

@@ -188,7 +188,7 @@ def _search(one: _Measured, options: ShipOptions, dataset: Dataset) -> _Search:
 
     names = (re.sub("[@+]", "_", name) for name in (pair.model, dataset.name))  # a spec may name a file in it
     out = output_folder("repair", *names, dataset.fingerprint[:8])
-    note(f"tries for {options.minutes:g} minutes what changes fewer answers (--minutes)")
+    note(f"tries for {options.minutes:g} min what changes fewer answers (--minutes)")
     try:
         check_repairable(pair.scheme)
         with options.stoppable("the search is not finished"):
