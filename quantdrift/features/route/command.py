@@ -169,9 +169,7 @@ def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> It
         Column("top-1 changes corrected (95 %)", lambda choice: percent(choice.changes) + _how_sure(choice)),
         Column(cost, "cost", percent),
     ]
-    yield table(
-        columns, advice.choices, title=f"{name}: what corrects most, without a guarantee", lines=advice.sentences
-    )
+    yield table(columns, advice.choices, title=f"{name}: what to do, without a guarantee", lines=advice.sentences)
 
 
 def _how_sure(choice: Choice) -> str:
