@@ -28,8 +28,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def file(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its page, as the command writes it."""
     out = tmp_path_factory.mktemp("page") / "report.html"
-    code, _, err = cli("report", run.path, "-o", out)
+    assert "in place of" not in cli("report", run.path, "-o", out)[1]
+    code, told, err = cli("report", run.path, "-o", out)
     assert (code, err) == (0, "")
+    assert "in place of the earlier one" in told
     return out
 
 

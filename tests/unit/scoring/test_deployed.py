@@ -222,6 +222,17 @@ def test_ranges_of_few_documents_are_said(world, n_docs, options, said):
     assert any("takes its ranges from 2 documents" in note for note in state.notes) == said
 
 
+@pytest.mark.parametrize(
+    ("options", "codes"), [("index=HNSW16", False), ("emb=int8+index=HNSW16", True), ("emb=int8", None)]
+)
+def test_an_index_says_where_it_tells_little_and_stores_more_than_its_codes(world, options, codes):
+    notes = " ".join(deployed(world, options).notes)
+    assert ("over 700 documents says little of a larger corpus" in notes) == (codes is not None)
+    assert ("stores the int8 values as float32 numbers" in notes) == bool(codes)
+    many = world[0], np.tile(world[1], (2, 1))
+    assert "says little" not in " ".join(deployed(many, options).notes)
+
+
 def test_evidence_keeps_what_exhaustive_search_gives(world, tmp_path):
     state = deployed(world, "index=IVF8,PQ8+rescore=2")
     evidence = assemble(state, input_ids=list(map(str, range(40))), item_ids=list(map(str, range(N_DOCS))))
