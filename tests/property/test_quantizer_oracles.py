@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -128,6 +128,7 @@ def test_awq_is_the_papers(bits: int, in_features: int, group_size: int | None, 
     size=st.sampled_from([1e-6, 1, 1e6]),
     backend=st.sampled_from(["gptqmodel", "autoawq"]),
 )
+@example(seed=0, shape=(1, 4), bits=2, group_size=None, size=1.0, backend="gptqmodel")  # one row is always contiguous
 def test_awq_finds_the_least_loss_for_any_shape_and_size(
     *, seed: int, shape: tuple[int, int], bits: int, group_size: int | None, size: float, backend: str
 ) -> None:

@@ -105,6 +105,8 @@ def _by_gptqmodel(inputs: Tensor, magnitude: Tensor, weight: Tensor, rounding: C
         search.duo_scaling = False
         search._pseudo_quantize_tensor_into = lambda source, target: target.copy_(rounding(source))
         # The search keeps a contiguous float32 weight on a CPU by a name, not by a copy, and then changes it.
+        # A matrix of one row counts as contiguous however its rows lie.
+        weight = weight if len(weight) > 1 else weight.repeat(2, 1)
         layer = nn.Linear(1, 1, bias=False)
         wider = weight.new_empty((len(weight), weight.shape[1] + 1))[:, :-1]
         layer.weight = nn.Parameter(wider.copy_(weight), requires_grad=False)
