@@ -38,7 +38,7 @@ def test_a_table_is_measured_as_printed_and_is_the_folder_that_it_becomes(tmp_pa
     (tmp_path / "pyproject.toml").write_text(GATE)
     (tmp_path / "test_suite.py").write_text(SUITE)
     named = [f"{RUN} de.csv {NAMED}", "quantdrift show last --json > shown.json"]  # and in files, without options
-    named += ["quantdrift gate --update --quiet", "quantdrift gate --quiet", "python -m pytest -q test_suite.py"]
+    named += ["quantdrift gate --update --quiet", "python -m pytest -q test_suite.py"]
     done = typed([*commands, RENAMED, *named], tmp_path)
     assert done.returncode == 0, done.stdout
     printed = re.search(r"```text\n(.*?)\.\.\.\n```", PAGE, re.DOTALL)
