@@ -34,7 +34,7 @@ def share_of(text: str) -> float:
 
 def near(path: Path | str) -> str:
     """A path, from the current folder where it lies below that."""
-    path = Path(path)
+    path = Path(str(path))
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 

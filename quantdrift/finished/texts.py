@@ -78,11 +78,10 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
             raise DataError(f"{data or task} has none of the inputs of {run.path}; it has {some(texts.inputs)}")
         return texts if ours else replace(texts, told=f"{texts.told}, matched by their ids")
     place, name = said.get("path"), str(said["name"])
-    where = f"--task {name}" if name in task_names() else "--data FOLDER"
-    if said.get("harness") == "lm-eval":  # no other data have its prompts
-        where = "--data FOLDER, into which lm_eval --log_samples wrote"
-    command = f"quantdrift show {as_typed(run.path)} {where}"
-    absent = Texts(command=command, told=f"to see texts: {command}")
+    command = f"quantdrift show {as_typed(run.path)} " + (f"--task {name}" if name in task_names() else "--data FOLDER")
+    # no other data have the prompts of lm-eval
+    which = ", into which lm_eval --log_samples wrote" if said.get("harness") == "lm-eval" else ""
+    absent = Texts(command=command, told=f"to see texts: {command}{which}")
     if not ours or not (place or name in task_names()):  # equal names alone do not prove that the data are the same
         return absent
     try:

@@ -121,12 +121,13 @@ def score_deployed(
 def _on_index(told: Mapping[str, Any], n_docs: int) -> Iterator[str]:
     """Say where an index says little of a larger one, and where it stores more than the codes that it was given."""
     name, size, plain = told["index"]["name"], told["index"]["bytes_per_document"], 4 * told["dim"]
+    codes = told["bytes_per_document"]
     if n_docs < _FEW:
         yield f"{name} over {n_docs:,} documents says little of a larger corpus, in which an index misses more of them"
     if told["precision"] != "float32" and size is not None and size >= plain:
         yield (
-            f"{name} stores the {told['precision']} values as float32 numbers: {size:,.0f} bytes a document, where "
-            f"float32 without an index takes {plain:,}; an index with codes of its own is smaller"
+            f"{name} takes {size:,.0f} bytes a document, though {told['precision']} takes {codes:,.0f} and float32 without "
+            f"an index {plain:,}; an index with codes of its own is smaller"
         )
 
 

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 import qwen3_in_mteb as shape
+import torch
+from transformers import AutoTokenizer, Qwen3ForCausalLM, Qwen3Model
 
 BARE = """
 model = SentenceTransformer(str(encoder), device="cpu", model_kwargs={"dtype": "float32"})
@@ -72,9 +74,6 @@ def main(work: Path, beir: Path) -> None:
 
 def as_decoder(encoder: Path, folder: Path) -> None:
     """Write the same weights as a language model, which the library takes."""
-    import torch  # noqa: PLC0415 -- the processes measure without it
-    from transformers import AutoTokenizer, Qwen3ForCausalLM, Qwen3Model  # noqa: PLC0415 -- as above
-
     torch.set_default_dtype(torch.float32)
     body = Qwen3Model.from_pretrained(encoder, dtype=torch.float32)
     model = Qwen3ForCausalLM(body.config)

@@ -57,8 +57,9 @@ class Awq:
         return replace(quantized, input_scaling=scaling)
 
     def describe(self) -> dict[str, str]:
-        """Library, version and grid."""
-        return libraries.described(self.package, grid="symmetric absmax")
+        """Library, version, grid and search."""
+        described = libraries.described(self.package, grid="symmetric absmax")
+        return {**described, "search": f"shown at most {2 * _SHOWN} rows, or {_SHOWN} random sums of them"}
 
     def _best_scaling(self, weight: Tensor, moments: Moments) -> Tensor:
         """Return the scaling that the library finds, shown a factor of the second moment in place of the inputs.
