@@ -126,8 +126,8 @@ def _on_index(told: Mapping[str, Any], n_docs: int) -> Iterator[str]:
         yield f"{name} over {n_docs:,} documents says little of a larger corpus, in which an index misses more of them"
     if told["precision"] != "float32" and size is not None and size >= plain:
         yield (
-            f"{name} takes {size:,.0f} bytes a document, though {told['precision']} takes {codes:,.0f} and float32 without "
-            f"an index {plain:,}; an index with codes of its own is smaller"
+            f"{name} takes {size:,.0f} bytes a document, though {told['precision']} takes {codes:,.0f} and float32 "
+            f"without an index {plain:,}; an index with codes of its own is smaller"
         )
 
 
