@@ -44,10 +44,8 @@ def run_output(run: Run, *, task: str | None = None, everything: bool = False) -
     show = f"quantdrift show {place}"
     if changed:
         texts = read_texts(run, task=task)
-        if not texts.inputs:
-            show = texts.command or show
-            plain = texts.told == f"to see texts: {texts.command}"  # which stands below
-            texts = replace(texts, told="" if plain or run.keeper is not None else texts.told)
+        show = texts.command or show
+        texts = texts if run.keeper is None else replace(texts, told="")  # a hint would name a folder that goes
         grids.insert(0, changes_grid(record, evidence, changed, changed[:WORST], texts))
     made = [words.weights_line(record), *words.candidate_lines(record), f"signature: {signature(record)}"]
     commands = {outcome.command: outcome.next}

@@ -16,6 +16,7 @@ from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.measuring.flow import assemble
 from quantdrift.runs.folder import Run, write_run
 from quantdrift.scoring.streamed import score_matrix
+from quantdrift.show.run import as_text, run_output
 from support.beir_folder import write_beir_folder
 from support.command_line import cli
 
@@ -76,6 +77,9 @@ def test_harmful_changes_come_first_and_the_largest_lead_among_them(run: Run) ->
 def test_texts_are_of_where_the_data_were_as_long_as_they_are_the_same(run: Run, data: Path) -> None:
     assert "text of d" in show(run.path)[1]
     moved = data.rename(data.with_name("moved"))
+    assert next(line for line in run_output(run).next if "changed input" in line).startswith(
+        f"quantdrift show {run.path} --data FOLDER   # "
+    )
     out = show(run.path)[1]
     assert ("--data FOLDER" in out, "text of d" in out) == (True, False)
     assert "text of d" in show(run.path, "--data", moved)[1]
@@ -86,6 +90,7 @@ def test_texts_are_of_where_the_data_were_as_long_as_they_are_the_same(run: Run,
     moved.rename(data)
     out = show(run.path)[1]
     assert ("has changed since the run" in out, "text of d" in out) == (True, False)
+    assert "has changed since the run" in as_text(run_output(run))
 
 
 def test_kinds_and_how_many(run: Run) -> None:
