@@ -157,25 +157,25 @@ def _on_disk(
 ) -> Outputs:
     """Keep a file for each chunk while they are computed, and one file of them all in the end, mapped into memory."""
     finished = stem.with_suffix(".npy")
+    paths = [stem.with_suffix(f".{number}.npy") for number in range(len(chunks))]
     read_finished = partial(read_cache, finished, partial(_outputs_in, n=len(order)), mapped=True)
     if (kept := read_finished()) is not None:
         tell(len(order))
-        return _by_input(kept, order)
-    paths = [stem.with_suffix(f".{number}.npy") for number in range(len(chunks))]
-    for path, rows in zip(paths, chunks, strict=True):
-        if read_cache(path, partial(_outputs_in, n=len(rows))) is None:
-            part = _encoded(encode, rows)  # its errors are the model's own trouble, not the disk's
-            with keeping(path.parent), cache_file(path) as place, place.open("wb") as file:
-                for array in (part.lengths, part.flat()) if isinstance(part, Ragged) else (part,):
-                    np.save(file, array)
-        tell(len(rows))
-    with keeping(stem.parent):
-        with cache_file(finished) as place:
+    else:
+        for path, rows in zip(paths, chunks, strict=True):
+            if read_cache(path, partial(_outputs_in, n=len(rows))) is None:
+                part = _encoded(encode, rows)  # its errors are the model's own trouble, not the disk's
+                with keeping(path.parent), cache_file(path) as place, place.open("wb") as file:
+                    for array in (part.lengths, part.flat()) if isinstance(part, Ragged) else (part,):
+                        np.save(file, array)
+            tell(len(rows))
+        with keeping(stem.parent), cache_file(finished) as place:
             _join(place, paths, chunks)
-        for path in paths:
+        if (kept := read_finished()) is None:
+            raise ScoreError(f"{finished} was written and is damaged; run the command again")
+    with keeping(stem.parent):
+        for path in paths:  # also those of a run that was killed while it removed them
             path.unlink(missing_ok=True)
-    if (kept := read_finished()) is None:
-        raise ScoreError(f"{finished} was written and is damaged; run the command again")
     return _by_input(kept, order)
 
 

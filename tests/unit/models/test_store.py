@@ -73,6 +73,29 @@ def test_a_run_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path, fail_at
     assert [name for name in left if not name.endswith(".lock")] == ["ab12.npy"]
 
 
+@pytest.mark.parametrize("fail_at", [0, 1, 2])
+def test_a_run_that_was_stopped_while_it_tidied_up_leaves_no_parts(
+    tmp_path: Path, fail_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, removed, unlink = EmbeddingStore(tmp_path), [], Path.unlink
+
+    def stopped(path: Path, missing_ok: bool = False) -> None:
+        if path.name in {"ab12.0.npy", "ab12.1.npy", "ab12.2.npy"}:
+            if len(removed) == fail_at:
+                raise KeyboardInterrupt
+            removed.append(path)
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            store.get("ab12", order=ORDER, chunk=4, encode=Encoder())
+    again = Encoder()
+    np.testing.assert_array_equal(store.get("ab12", order=ORDER, chunk=4, encode=again), WANTED)
+    assert again.calls == []
+    assert sorted(path.name for path in (tmp_path / "embeddings" / "ab").iterdir()) == ["ab12.lock", "ab12.npy"]
+
+
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, n_bytes: int) -> None:
         assert n_bytes >= N * DIM * 4
