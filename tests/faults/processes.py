@@ -1,17 +1,13 @@
 """Command lines in processes of their own that can be killed, starved and watched, without seconds of imports each.
 
-One process imports everything and forks for each command (`Forks`); the command then runs as it always does, in a
-session of its own. What becomes of a study is compared with an undisturbed one by `essence`.
+One process imports everything and forks for each command (`Forks`); the command then runs as it always does. What
+becomes of a study is compared with an undisturbed one by `essence`.
 """
 
-import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,19 +16,17 @@ from typing import Any, Self
 from quantdrift.base.records import file_digest
 from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import WORDS, save_backbone, text
+from support.warm import Started, warm
 
 FULL = os.environ.get("QUANTDRIFT_FAULTS") == "full"
 """Whether all that there is is tried (`make faults`), or a few of each."""
 
-_HEAVY = (
-    *(f"quantdrift.{name}" for name in ("cli.study", "cli.run", "base.console", "study.cells", "study.results")),
-    *(f"transformers.models.{name}" for name in ("bert.modeling_bert", "auto.tokenization_auto")),
-    *("sentence_transformers", "pyarrow.parquet", "scipy.stats", "filelock", "safetensors.torch"),
-    *("sklearn.linear_model", "rich.progress"),
+_HEAVY = tuple(
+    f"quantdrift.{name}" for name in ("cli.study", "cli.run", "base.console", "study.cells", "study.results")
 )
-"""What a command takes seconds to import."""
+"""What of quantdrift a command imports."""
 
-# --- a process that forks ---------------------------------------------------------------------------
+# --- commands --------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
@@ -40,38 +34,31 @@ class Process:
     """A command that runs.
 
     Attributes:
-        pid: also of its process group.
         out: what it printed, a file.
         err: what it printed as errors, a file.
     """
 
-    forks: "Forks"
-    pid: int
+    started: Started
     out: Path
     err: Path
-    code: int | None = None
 
     def send(self, sign: signal.Signals) -> None:
         """Send a signal to all of its group; nothing happens where it has ended."""
         with suppress(ProcessLookupError):
-            os.killpg(self.pid, sign)
+            os.killpg(self.started.pid, sign)
 
     @property
     def running(self) -> bool:
         """Whether it has not ended."""
-        if self.code is None:
-            self.code = self.forks.ask(wait=self.pid)
-        return self.code is None
+        return self.started.code(0) is None
 
     def wait(self) -> int:
         """The exit code; a signal is negative. It is killed after ten minutes."""
-        end = time.monotonic() + 600
-        while self.running:
-            if time.monotonic() > end:
-                self.send(signal.SIGKILL)
-            time.sleep(0.005)
-        assert self.code is not None
-        return self.code
+        if (code := self.started.code(600)) is None:
+            self.send(signal.SIGKILL)
+            code = self.started.code(600)
+        assert code is not None
+        return code
 
     @property
     def printed(self) -> str:
@@ -84,21 +71,8 @@ class Forks:
 
     def __init__(self, place: Path, **environment: str) -> None:
         self.place, self._number = place, 0
-        tests = str(Path(__file__).parents[1])  # pytest finds them without; a process of its own does not
-        start = f"import sys; sys.path.append({tests!r}); from faults.processes import serve; serve()"
-        line = [sys.executable, "-c", start]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", **environment}
-        self._server = subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, **what: Any) -> Any:
-        """The answer of the process that forks."""
-        assert self._server.stdin
-        assert self._server.stdout
-        self._server.stdin.write(json.dumps(what) + "\n")
-        self._server.stdin.flush()
-        answer = self._server.stdout.readline()
-        assert answer, "the process that forks has ended"
-        return json.loads(answer)
+        hub = {name: value for name, value in environment.items() if name.startswith("HF_")}
+        self._warm = warm(**hub).with_modules(_HEAVY, **{"COLUMNS": "160", **environment})
 
     def start(
         self,
@@ -123,11 +97,16 @@ class Forks:
         """
         self._number += 1
         out, err = self.place / f"{self._number}.out", self.place / f"{self._number}.err"
-        places = {"cwd": str(cwd), "out": str(out), "err": str(err), "count": count and str(count)}
-        how = {"kill_at": kill_at, "sign": int(sign), "before": before}
-        how["env"] = {"QUANTDRIFT_CACHE": str(cwd / "cache"), **environment}
-        pid = self.ask(start={"words": list(map(str, words)), **places, **how})
-        return Process(forks=self, pid=pid, out=out, err=err)
+        first: list[tuple[str, dict[str, Any]]] = [(before, {})] if before else []
+        if kill_at is not None or count is not None:
+            how = {"kill_at": kill_at, "sign": int(sign), "count": count and str(count)}
+            first.append(("faults.processes:watch_changes", how))
+        environment = {"QUANTDRIFT_CACHE": str(cwd / "cache"), **environment}
+        with open(os.devnull) as nothing, out.open("w") as printed, err.open("w") as errors:
+            fds = [file.fileno() for file in (nothing, printed, errors)]
+            line = ("-m", "quantdrift", *words)
+            started = self._warm.start(*line, cwd=cwd, fds=fds, first=first, **environment)
+        return Process(started=started, out=out, err=err)
 
     def run(self, *words: object, cwd: Path, **how: Any) -> tuple[int, str]:
         """Exit code of a command line, and all that it printed."""
@@ -138,61 +117,11 @@ class Forks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._server.stdin
-        self._server.stdin.close()
-        self._server.wait()
+        self._warm.close()
 
 
-def serve() -> None:
-    """Fork for every line of standard input."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    _import_everything()
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if (how := asked.get("start")) is not None:
-            if not (pid := os.fork()):
-                answers.close()
-                _become(how)  # returns by an exit
-            answer: Any = pid
-        else:
-            ended, status = os.waitpid(asked["wait"], os.WNOHANG)
-            answer = os.waitstatus_to_exitcode(status) if ended else None
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-def _import_everything() -> None:
-    import torch  # noqa: PLC0415 -- in the process that forks alone
-
-    torch.set_num_threads(1)
-    for name in _HEAVY:
-        importlib.import_module(name)
-
-
-def _become(how: Mapping[str, Any]) -> None:
-    """Be the command, in this process, which was forked for it."""
-    from quantdrift.__main__ import script  # noqa: PLC0415 -- in the forked process alone
-
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number, name in ((1, how["out"]), (2, how["err"])):
-        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), number)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.environ.update(how["env"])
-    os.chdir(how["cwd"])
-    if how["before"]:
-        module, _, function = how["before"].partition(":")
-        getattr(importlib.import_module(module), function)()
-    _watch_changes(how["kill_at"], how["sign"], how["count"])
-    sys.argv = ["quantdrift", *how["words"]]
-    script()
-
-
-def _watch_changes(kill_at: int | None, sign: int, count: str | None) -> None:
+def watch_changes(*, kill_at: int | None, sign: int, count: str | None) -> None:
     """Count what changes files and folders, of the study and of the cache; at a number, send a signal."""
-    if kill_at is None and count is None:
-        return
     handle = os.open(count, os.O_WRONLY | os.O_CREAT, 0o666) if count is not None else -1
     n = 0
 

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from functools import partial
@@ -20,6 +18,7 @@ from integration.test_somebody_elses import Says, says
 from support.packages import install
 from support.places import ROOT
 from support.tiny_command_line import corpora, one_thread, place
+from support.warm import warm
 
 __all__ = ["corpora", "one_thread", "place"]
 
@@ -65,7 +64,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def site_first(site: Path) -> dict[str, str]:
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "QUANTDRIFT_CACHE": "off"}
+    return {"PYTHONPATH": path, "QUANTDRIFT_CACHE": "off"}
 
 
 @pytest.fixture(scope="module")
@@ -259,8 +258,7 @@ print(json.dumps(found))
 @pytest.mark.slow
 def test_beir(site: Path, folder: Path, place: Path) -> None:
     pytest.importorskip("beir", reason="the extra 'beir' is not installed")
-    line = [sys.executable, "-c", BEIR, str(place / "tiny"), str(place / "a")]
-    ended = subprocess.run(line, cwd=folder, env=site_first(site), capture_output=True, text=True, check=False)
+    ended = warm().run("-c", BEIR, place / "tiny", place / "a", cwd=folder, **site_first(site))
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert 0 < found["first_lost@5"] == found["stored"] <= found["first_lost@3"]

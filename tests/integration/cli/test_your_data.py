@@ -34,7 +34,7 @@ def test_a_table_is_measured_as_printed_and_is_the_folder_that_it_becomes(tmp_pa
     pytest.importorskip("pandas")
     (tmp_path / "page.py").write_text(f"{PYTHON}\nprint(run.record['data']['fingerprint'], run['flip@1'].n)\n")
     assert f"{RUN} faq.csv" in COMMANDS
-    commands = [*COMMANDS, "echo ===", f"{RUN} faq", "echo ===", "python page.py"]
+    commands = [*COMMANDS, "echo @@@", f"{RUN} faq", "echo @@@", "python page.py"]
     (tmp_path / "pyproject.toml").write_text(GATE)
     (tmp_path / "test_suite.py").write_text(SUITE)
     named = [f"{RUN} de.csv {NAMED}", "quantdrift show last --json > shown.json"]  # and in files, without options
@@ -45,7 +45,7 @@ def test_a_table_is_measured_as_printed_and_is_the_folder_that_it_becomes(tmp_pa
     assert printed
     assert printed[1] in done.stdout  # what the page shows
     assert "1 passed" in done.stdout
-    first, again, python = done.stdout.split("===\n")
+    first, again, python = done.stdout.split("@@@\n")
     assert "Verdict: " in first
     assert "holds this run already" in again  # the folder is the same data
     assert json.loads((tmp_path / "shown.json").read_text())["texts"] == f"texts are from {tmp_path / 'de.csv'}"

@@ -5,10 +5,8 @@ every second document of some tasks, what the model itself answers.
 """
 
 import json
-import os
 import random
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,8 @@ import torch
 import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from support.warm import warm
 
 WORDS = tuple(f"{a}{b}" for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u"))
 KINDS = ("questions", "more_questions", "pronouns", "informed", "named", "last_word", "texts", "sums")
@@ -123,6 +123,4 @@ def lm_eval_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run lm-eval's own command, as a user would."""
     caches = {"HF_DATASETS_CACHE": str(cwd / "datasets"), "QUANTDRIFT_CACHE": str(cwd / "cache")}
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **caches, **variables}
-    words = [sys.executable, *first, *arguments]
-    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=500)
+    return warm().run(*first, *arguments, cwd=cwd, **caches, **variables)

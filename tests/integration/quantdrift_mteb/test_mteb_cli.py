@@ -1,8 +1,6 @@
 """mteb's own console script with quantdrift beside it, and what it leaves on disk."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +16,7 @@ from quantdrift.metrics import default_metrics, measure
 from quantdrift.metrics.keys import key_of
 from quantdrift.runs.folder import Run, read_run
 from quantdrift.show.run import as_text, run_output
+from support.warm import warm
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +26,8 @@ NAME = "quantdrift/local__encoder@W3-g128-rtn"
 
 def run_script(folder: Path, script: str, *arguments: str, **environment: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a console script in an environment without a hub."""
-    kept = {key: value for key, value in os.environ.items() if key != "QUANTDRIFT_HOOK"}
     ours = {"HF_HUB_OFFLINE": "1", "QUANTDRIFT_CACHE": "off", "COLUMNS": "200", **environment}
-    command = [str(Path(sys.executable).parent / script), *arguments]
-    ended = subprocess.run(command, cwd=folder, env={**kept, **ours}, capture_output=True, text=True, check=False)
+    ended = warm().run(Path(sys.executable).parent / script, *arguments, cwd=folder, **ours)
     return ended.returncode, ended.stdout, ended.stderr
 
 

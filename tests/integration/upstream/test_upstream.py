@@ -1,7 +1,6 @@
 """What docs/upstream hands over to other projects runs as it stands there, and says what quantdrift says."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from quantdrift.metrics import parse_metric
 from quantdrift.metrics.keys import drift_keys
 from quantdrift.runs.changes import changed_inputs
 from support.places import ROOT
+from support.warm import warm
 from unit.report.report_samples import rendered, tables, written
 
 UPSTREAM = ROOT / "docs" / "upstream"
@@ -28,9 +28,7 @@ UPSTREAM = ROOT / "docs" / "upstream"
 
 def python(*arguments: str | Path, cwd: Path, **variables: str) -> str:
     """Run Python in a folder, without what our own pytest.ini says; what it prints."""
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", **variables}
-    words = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=500)
+    done = warm().run(*arguments, cwd=cwd, PYTHONDONTWRITEBYTECODE="1", **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
