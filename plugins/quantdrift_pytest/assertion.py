@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from quantdrift_pytest.session import Session, current, tersely
 
 if TYPE_CHECKING:
+    from quantdrift.data.tables import Columns
     from quantdrift.gate.rules import Rule
     from quantdrift_pytest.drift import Drift
 
@@ -19,7 +20,7 @@ def assert_drift(
     spec: str,
     *,
     data: str | PathLike[str] | None = None,
-    columns: str | None = None,
+    columns: Columns | None = None,
     task: str | None = None,
     split: str = "test",
     baseline: str | PathLike[str] | None = None,
@@ -80,7 +81,7 @@ class Drifts:
         spec: str,
         *,
         data: str | PathLike[str] | None = None,
-        columns: str | None = None,
+        columns: Columns | None = None,
         task: str | None = None,
         split: str = "test",
         **settings: Any,

@@ -31,6 +31,7 @@ from quantdrift.base.progress import Silent
 from quantdrift.base.records import Some, Whole, bytes_digest, file_digest, problem_of
 from quantdrift.data.labelled import Dataset, load_task, read_folder
 from quantdrift.data.retrieval import facts_of, keeping_own_ids
+from quantdrift.data.tables import Columns, named_columns
 from quantdrift.gate.baseline import Baseline, Snapshot
 from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.output import headline, rules_table, sentences, subject, worst_table
@@ -399,7 +400,7 @@ def _downloaded(repo: str, revision: str | None) -> Path | None:
 
 
 def read_data(
-    session: Session, *, data: str | PathLike[str] | None, columns: str | None = None, task: str | None, split: str
+    session: Session, *, data: str | PathLike[str] | None, columns: Columns | None = None, task: str | None, split: str
 ) -> Dataset:
     """Return the data, which are read once per session unless their files change."""
     if (data is None) == (task is None):
@@ -408,7 +409,8 @@ def read_data(
     if columns is not None and task is not None:
         raise pytest.UsageError("columns are of a table, data=FILE; leave them out")
     folder = session.config.rootpath / (data or "")
-    name = (task, folder, columns, split, stamp_of(str(folder)) if data is not None and folder.exists() else "")
+    stamp = stamp_of(str(folder)) if data is not None and folder.exists() else ""
+    name = (task, folder, named_columns(columns), split, stamp)
     if name not in session.data:
         session.data[name] = read_folder(folder, split, columns) if task is None else load_task(task)
     return session.data[name]

@@ -293,8 +293,9 @@ def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]
     if labels is None or len(set(labels)) < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
         raise DataError(
             f"{model} is an embedding model: classes are read from its embeddings by a linear probe, which is fitted "
-            f"to labelled train inputs of two classes or more, and {dataset.name} has none. Add train.jsonl with "
-            "labels, or take a model that was trained to classify"
+            f"to labelled train inputs of two classes or more, and {dataset.name} has none. Name a folder "
+            "with train.jsonl beside test.jsonl, or train.csv beside test.csv, or take a model that was trained to "
+            "classify"
         )
     return labels
 

@@ -35,6 +35,22 @@ class Silent:
         yield lambda _steps: None
 
 
+class OfMany:
+    """Shows the stages of many runs of one model: what all read is shown once, and each run by its name."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._seen, self.run = progress, set[str](), ""
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show one stage, unless it reads again what was shown."""
+        of_all, again = name.startswith("reference: "), name in self._seen
+        self._seen.add(name)
+        shown = name if of_all or not self.run else f"{name}, {self.run}"
+        with (Silent() if of_all and again else self._progress).stage(shown, total) as tell:
+            yield tell
+
+
 def progress_bars(*, quiet: bool, transient: bool = False) -> Progress:
     """Bars on the terminal, none with `quiet`; with `transient` a full bar goes away."""
     return Silent() if quiet else Terminal(transient)
@@ -47,6 +63,7 @@ class Terminal:
         from quantdrift.base.console import console  # noqa: PLC0415 -- only when something is shown
 
         self._settings: Any = {"console": console(error=True), "transient": transient}
+        self._shows = not transient or self._settings["console"].is_terminal  # a file would keep its blank lines
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -55,6 +72,7 @@ class Terminal:
 
         named = progress.TextColumn("{task.description:<32}", markup=False)  # names may hold what rich takes for markup
         columns = (named, progress.BarColumn(bar_width=24), progress.MofNCompleteColumn())
-        with progress.Progress(*columns, progress.TimeRemainingColumn(), **self._settings) as bars:
+        shows = {**self._settings, "disable": not self._shows}
+        with progress.Progress(*columns, progress.TimeRemainingColumn(), **shows) as bars:
             task = bars.add_task(clean(name), total=total)
             yield lambda steps: bars.advance(task, steps)

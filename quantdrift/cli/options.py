@@ -125,8 +125,8 @@ COLUMNS = (
     "also query_id, document_id, score; of classes text, label, id."
 )
 ANY_DATA = (
-    f"{DATA} Or classification data: SPLIT.jsonl and train.jsonl of {{text, label}}; images in SPLIT/CLASS/ and "
-    "train/CLASS/; a .npz file with x_SPLIT, y_SPLIT, x_train, y_train."
+    f"{DATA} Or classification data: SPLIT.jsonl and train.jsonl of {{text, label}}, or SPLIT.csv and train.csv; "
+    "images in SPLIT/CLASS/ and train/CLASS/; a .npz file with x_SPLIT, y_SPLIT, x_train, y_train."
 )
 TASK = "NAME: Data: A task, in place of --data: built in (quantdrift list tasks), or mteb's NAME or NAME:SUBSET."
 TEXTS = (

@@ -23,9 +23,13 @@ from quantdrift.base.records import refuse_bomb
 from quantdrift.base.text import some
 from quantdrift.data import retrieval
 from quantdrift.data.images import CHANNELS, SUFFIXES, Images, Kind, contents_of, image_digest, image_files, some_of
-from quantdrift.data.tables import Columns, Table, is_table, pairs_of, read_table
+from quantdrift.data.tables import Columns, Table, is_table, named_columns, pairs_of, part_of, read_table
 
 TRAIN = "train"
+Notes = list[str]
+"""What was read from tables, a sentence each."""
+Readers = dict[str, Callable[[], "Labelled"]]
+"""A reader for each part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,45 +184,58 @@ def _read_arrays(file: Path, part: str) -> Labelled:
 
 LAYOUT = (
     'SPLIT.jsonl and, for probes and calibration, train.jsonl ({"text": "...", "label": "..."} a '
-    "line; each may end in .gz); or images in SPLIT/CLASS/ and train/CLASS/; or one .npz file with "
-    "x_SPLIT, y_SPLIT, x_train, y_train"
+    "line; each may end in .gz), or SPLIT.csv and train.csv, or other tables; or images in SPLIT/CLASS/ and "
+    "train/CLASS/; or one .npz file with x_SPLIT, y_SPLIT, x_train, y_train"
 )
 
 
-def _parts(place: Path) -> tuple[Kind, dict[str, Callable[[], Labelled]]]:
-    """The kind of the inputs in a folder or array file, and a reader for each part; no parts for retrieval data."""
+def _parts(place: Path, split: str, columns: Columns | None) -> tuple[Kind, Readers, Notes]:
+    """The kind of the inputs in a folder or array file, and a reader for each part; no parts for retrieval data.
+
+    Readers of tables add what they read to the notes.
+    """
+    notes: Notes = []
     if place.is_file() and place.suffix == ".npz":
         with _opened(place) as arrays:
             names = [name.removeprefix("x_") for name in arrays if name.startswith("x_")]
-        return "image", {name: partial(_read_arrays, place, name) for name in names}
+        return "image", {name: partial(_read_arrays, place, name) for name in names}, notes
     # in this order, a plain file replaces a gzipped one
     entries = sorted(place.iterdir(), reverse=True) if place.is_dir() else []
     files = {file.name.removesuffix(".gz"): file for file in entries}
     texts = {name.removesuffix(".jsonl"): file for name, file in files.items() if name.endswith(".jsonl")}
     if "corpus" in texts:
-        return "text", {}
+        return "text", {}, notes
+    tables = {part: file for name, file in files.items() if (part := part_of(name)) in {split, TRAIN}}
+    if split in tables and not (place / split).is_dir() and (columns or split not in texts):
+        return "text", {part: partial(_read_part, file, part, columns, notes) for part, file in tables.items()}, notes
     if texts.keys() - {"queries"}:
-        return "text", {name: partial(_read_texts, file, name) for name, file in texts.items()}
+        return "text", {name: partial(_read_texts, file, name) for name, file in texts.items()}, notes
     folders = [entry for entry in entries if entry.is_dir() and next(_images_in(entry), None)]
-    return "image", {folder.name: partial(_read_images, folder) for folder in folders}
+    return "image", {folder.name: partial(_read_images, folder) for folder in folders}, notes
 
 
-def read_classification_folder(path: str | Path, split: str = "test") -> ClassificationDataset:
-    """Read SPLIT.jsonl and train.jsonl, SPLIT/CLASS and train/CLASS of images, or a .npz file."""
+def read_classification_folder(
+    path: str | Path, split: str = "test", columns: Columns | None = None
+) -> ClassificationDataset:
+    """Read SPLIT.jsonl and train.jsonl or other tables, SPLIT/CLASS and train/CLASS of images, or a .npz file."""
     place = Path(path)
-    kind, parts = _parts(place)
+    kind, parts, notes = _parts(place, split, columns)
     if split not in parts:
         there = some(sorted(parts)) or "none"
         raise DataError(
             f"{place} has no part {split!r}; it has {there}. Choose another with --split. Expected {LAYOUT}"
         )
+    test = parts[split]()
+    train = parts[TRAIN]() if TRAIN in parts and split != TRAIN else None
     return ClassificationDataset(
         name=place.stem if place.is_file() else place.resolve().name,
         kind=kind,
         split=split,
-        test=parts[split](),
-        train=parts[TRAIN]() if TRAIN in parts and split != TRAIN else None,
+        test=test,
+        train=train,
         path=place.resolve(),
+        notes=tuple(notes),
+        columns=named_columns(columns) if notes else None,
     )
 
 
@@ -230,30 +247,53 @@ def read_folder(folder: Path, split: str = "test", columns: Columns | None = Non
     """Read the data at a place: a table; or a folder, in BEIR layout if it has a corpus, else of labelled inputs."""
     if is_table(folder):
         return of_table(read_table(folder, columns), split)
-    if columns:
-        raise DataError(f"columns are of a table, such as faq.csv; {folder} is none. Leave them out")
-    if folder.suffix == ".npz" or _parts(folder)[1]:
-        return read_classification_folder(folder, split)
+    if columns and not takes_columns(folder, split):
+        raise DataError(
+            f"columns are of a table, such as faq.csv, or of {split}.csv and train.csv in a folder; {folder} is none. "
+            "Leave them out"
+        )
+    if folder.suffix == ".npz" or _parts(folder, split, columns)[1]:
+        return read_classification_folder(folder, split, columns)
     return retrieval.read_beir_folder(folder, split)
+
+
+def takes_columns(place: Path, split: str) -> bool:
+    """Whether columns can be named of what is there: a table, or a folder with a part that is one."""
+    return is_table(place) or (place.is_dir() and any(part_of(file.name) == split for file in place.iterdir()))
 
 
 def of_table(table: Table, split: str) -> Dataset:
     """The data in a table: pairs of a query and its document, or inputs and their classes."""
     if "text" not in table.roles:
         return pairs_of(table, split)
+    test, notes = _labelled(table, split)
+    return ClassificationDataset(kind="text", split=split, test=test, notes=notes, **table.about)
+
+
+def _read_part(file: Path, part: str, columns: Columns | None, notes: Notes) -> Labelled:
+    """Read a part of a classifier's data from a table."""
+    table = read_table(file, columns)
+    if "text" not in table.roles:
+        raise DataError(f"{file}: expected an input and its class a row; name them: --columns text=COLUMN,label=COLUMN")
+    read, told = _labelled(table, part)
+    notes += [f"{file.name}: {note}" for note in told]
+    return read
+
+
+def _labelled(table: Table, split: str) -> tuple[Labelled, tuple[str, ...]]:
+    """The inputs and classes of a table, and what was read."""
     texts = {n: text for n, row in enumerate(table.rows) if (text := table.text(row, "text"))}
     rows = [(f"{split}-{n + 1}", table.rows[n]) for n in texts]
     labels = [table.text(row, "label") for _, row in rows if "label" in table.roles]
     if not all(labels):
         raise DataError(f"{table.where}, line {rows[labels.index('')][1][0]}: expected a label, as in other rows")
-    test = Labelled(
+    read = Labelled(
         ids=tuple(table.text(row, "id") or name for name, row in rows),
         inputs=tuple(texts.values()),
         labels=tuple(labels) or None,
     )
     empty = len(table.rows) - len(texts)
-    notes = (table.note, f"rows left out, as they have no text: {empty:,}")[: 2 if empty else 1]
-    return ClassificationDataset(kind="text", split=split, test=test, notes=notes, **table.about)
+    return read, (table.note, f"rows left out, as they have no text: {empty:,}")[: 2 if empty else 1]
 
 
 def is_place(name: str, beside: Path = Path()) -> bool:

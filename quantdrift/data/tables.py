@@ -32,7 +32,7 @@ _PAIRS: Mapping[str, tuple[str, ...]] = {
     "score": ("score", "relevance", "rel", "label", "grade"),
 }
 _CLASSES: Mapping[str, tuple[str, ...]] = {
-    "text": ("text", "sentence", "input", "content", "body"),
+    "text": ("text", "sentence", "input", "message", "utterance", "review", "comment", "content", "body"),
     "label": ("label", "class", "category", "intent"),
     "id": ("id",),
 }
@@ -87,6 +87,11 @@ class Table:
         return str(text).strip()
 
 
+def part_of(name: str) -> str:
+    """The part of the data in a table of this name: "test" of test.csv.gz; empty of anything else."""
+    return Path(name.removesuffix(".gz")).stem if is_table(name) else ""
+
+
 def is_table(place: str | Path) -> bool:
     """Whether a name is that of a table; a folder is none."""
     return _suffix(place) in _READERS and not Path(place).is_dir()
@@ -131,8 +136,12 @@ def _table(where: str, path: Path | None, names: Sequence[str], rows: Sequence[R
     unread = [shown(name) for name in names if name not in roles.values()]
     read = ", ".join(f"{role} from {shown(name)}" for role, name in roles.items())
     note = f"rows: {len(rows):,}; {read}" + (f"; not read: {some(unread, 8)}" if unread else "")
-    text = ",".join(f"{role}={name}" for role, name in asked.items())
-    return Table(where=where, path=path, roles=roles, columns=text or None, rows=rows, note=note)
+    return Table(where=where, path=path, roles=roles, columns=named_columns(asked), rows=rows, note=note)
+
+
+def named_columns(columns: Columns | None) -> str | None:
+    """The columns that were named, as on the command line; None if none were."""
+    return ",".join(f"{role}={name}" for role, name in _asked(columns or {}).items()) or None
 
 
 def _asked(columns: Columns) -> dict[str, str]:
@@ -165,12 +174,13 @@ def _roles(names: Sequence[str], asked: Mapping[str, str], where: str) -> dict[s
         found = usual[role]
         if role == "query_id":  # a column named id may count rows
             found = [name for name in found if _plain(name) != "id"] or found
-        named = f'--columns "{role}={shown(found[0]) if found else "COLUMN"}"'
+        named = f'--columns "{role}={shown(found[0]) if found else "COLUMN"}" (in Python columns=)'
         if len(found) > 1:
             raise DataError(f"{where}: {some(map(shown, found))} could each be the {role}; name it: {named}")
         if not found and role in needed:
             looked = f"looked for {', '.join(known[role])}"
-            raise DataError(f"{where}: no column is the {role}; {there}; {looked}. Name it: {named}")
+            classes = f', or of classes "text=COLUMN,label={shown(usual["label"][0])}"' if usual["label"] else ""
+            raise DataError(f"{where}: no column is the {role}; {there}; {looked}. Name it: {named}{classes}")
         roles.update(dict.fromkeys([role], found[0]) if found else {})
     return roles
 

@@ -10,9 +10,8 @@ import numpy as np
 from quantdrift.base.errors import DataError, QuantDriftError
 from quantdrift.base.progress import Terminal
 from quantdrift.base.text import as_typed, some
-from quantdrift.data.labelled import ClassificationDataset, load_task, read_folder, task_names
+from quantdrift.data.labelled import ClassificationDataset, load_task, read_folder, takes_columns, task_names
 from quantdrift.data.streamed import DataKind, streamed_kind
-from quantdrift.data.tables import is_table
 from quantdrift.finished.formats import Source
 from quantdrift.finished.formats.lm_eval import read_lm_eval, sample_files
 from quantdrift.finished.lm_eval_evidence import read_document
@@ -94,9 +93,9 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
 
 def _texts_of(said: Mapping[str, Any], folder: Path | None, task: str | None) -> Texts:
     split, columns = str(said.get("split") or "test"), said.get("columns")
-    dataset = (
-        load_task(str(task)) if folder is None else read_folder(folder, split, columns if is_table(folder) else None)
-    )
+    if folder is not None and not takes_columns(folder, split):
+        columns = None
+    dataset = load_task(str(task)) if folder is None else read_folder(folder, split, columns)
     about: dict[str, Any] = {"digest": dataset.fingerprint, "told": f"texts are from {folder or task}"}
     if not isinstance(dataset, ClassificationDataset):
         sides = ((dataset.query_ids, dataset.queries), (dataset.document_ids, dataset.documents))

@@ -120,7 +120,7 @@ def _cell(show: Callable[..., str], name: str) -> Callable[[Judgement], str]:
 
 
 def _inputs(judgement: Judgement) -> str:
-    few = judgement.needed is not None and judgement.outcome == "underpowered"
+    few = judgement.needed is not None and judgement.outcome == "underpowered" and judgement.needed > judgement.n
     return f"{judgement.n:,}{f' ({judgement.needed:,})' if few else ''}" if judgement.n else _EMPTY
 
 

@@ -117,7 +117,7 @@ def left_alone(record: Record) -> Iterator[str]:
     """Inputs that are left out, and layers that were rounded to nearest instead, or not at all."""
     made, data = record.get("quantization") or {}, record.get("data") or {}
     if left_out := data.get("inputs_left_out"):
-        yield f"{left_out:,} inputs that layers were measured on are left out of every figure"
+        yield f"{left_out:,} inputs that this deployment was chosen by are left out of every figure"
     fallbacks, shares = made.get("fallbacks", {}), made.get("fallback_weights", {})
     for reason in dict.fromkeys(fallbacks.values()):
         share = f" ({percent(shares[reason])} of the weights)" if reason in shares else ""

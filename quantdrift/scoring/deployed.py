@@ -126,8 +126,9 @@ def _on_index(told: Mapping[str, Any], n_docs: int) -> Iterator[str]:
         yield f"{name} over {n_docs:,} documents says little of a larger corpus, in which an index misses more of them"
     if told["precision"] != "float32" and size is not None and size >= plain:
         yield (
-            f"{name} takes {size:,.0f} bytes a document, though {told['precision']} takes {codes:,.0f} and float32 "
-            f"without an index {plain:,}; an index with codes of its own is smaller"
+            f"{name} stores what +emb={told['precision']} gives it as float32: {size:,.0f} bytes a document, where the "
+            f"codes alone take {codes:,.0f} and float32 without an index {plain:,}. An index that stores codes itself "
+            "is smaller, and may change other answers"
         )
 
 

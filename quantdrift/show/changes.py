@@ -53,7 +53,7 @@ def changed_columns(texts: Texts, *, exact: bool, classes: bool) -> list[Column]
     def change(changed: Changed) -> str:
         parts: list[str] = [changed.kind or "no label"]
         parts += ["new"] if getattr(changed, "new", False) else []  # of a gate
-        parts += [] if changed.gap is None else [f"gap {changed.gap:.4g}"]
+        parts += [] if changed.gap is None else [f"reference's gap {changed.gap:.4g}"]
         parts += [] if changed.separation is None else [f"separation {'' if exact else '≤ '}{changed.separation:.3g}"]
         return ", ".join(parts)
 

@@ -53,6 +53,7 @@ def run_output(run: Run, *, task: str | None = None, everything: bool = False) -
         commands |= {
             show: f"the {counted(len(changed), 'changed input')}, with texts" if changed else "",
             f"quantdrift report {place}": "the same as a page for a browser",
+            f"quantdrift certify {place}": "which answers can be trusted as they are",
             f"quantdrift metrics {place}": "every metric, and what it says",
         }
     return Output(

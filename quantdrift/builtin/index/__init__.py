@@ -34,8 +34,8 @@ def refuse_index(name: str, search: str | None = None) -> None:
     engine = engine_of(name)
     engine.parts(name, search)
     with extras_named(needed_for=f"+index={name}", packages=engine.packages):
-        refuse_missing(() if engine.reads else engine.packages, needed_for=f"+index={name}")
         engine.check(name, search)
+        refuse_missing(engine.packages, needed_for=f"+index={name}")
 
 
 def _mend(scheme: Scheme) -> Advice:

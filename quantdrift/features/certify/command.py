@@ -1,8 +1,10 @@
 """`quantdrift certify`: which quantized answers can be trusted, without labels and without torch."""
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,14 +12,15 @@ import numpy as np
 
 from quantdrift.base.errors import QuantDriftError, RunError, ScoreError
 from quantdrift.base.records import parse_json
-from quantdrift.base.text import counted, percent, with_interval
+from quantdrift.base.text import as_typed, counted, percent, with_interval
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, flag, option, prints, share_option
 from quantdrift.data.retrieval import read_lines
 from quantdrift.evidence.record import Evidence
+from quantdrift.finished.texts import read_texts
 from quantdrift.runs.folder import RECORD, Run, find_runs
 from quantdrift.runs.identity import Identity
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Grid
+from quantdrift.show.tables import Column, Grid, write_table
 from quantdrift.statistics import conformal
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 from quantdrift.statistics.selective import CONFIDENCE
@@ -60,6 +63,10 @@ def command(
         "data, or to the candidate's scores alone: a file of JSON lines, each one confidence, or a list of the scores "
         "of one input. Says too whether their inputs look like those it was calibrated on."
     ),
+    out: Path | None = option(
+        "-o --out FILE: With --check and one run: write every input with its confidence and whether its answer is "
+        "accepted, into a .csv or .parquet file."
+    ),
 ) -> Output:
     """Which quantized answers are the same as at full precision? Checks them without labels.
 
@@ -80,7 +87,7 @@ def command(
 
         quantdrift certify RUN --alpha 0.1 --save check.json
 
-        quantdrift certify NEWER_RUN --check check.json
+        quantdrift certify NEWER_RUN --check check.json -o accepted.csv
 
         quantdrift certify SCORES.jsonl --check check.json
 
@@ -96,7 +103,9 @@ def command(
                 "--check applies a check as it is stored, with its own level; expected no --alpha, --statistic or "
                 "--save beside it"
             )
-        return _applied(check, runs)
+        return _applied(check, runs, out)
+    if out is not None:
+        raise QuantDriftError("-o lists the answers that a check accepts: expected --check FILE, which --save writes")
     if save is not None:
         StabilityCheck.check_place(save)
     chosen = find_runs(runs)
@@ -131,8 +140,15 @@ def command(
             evidence, alpha=alphas[0], confidence=confidence, on=chosen[0].record, **promise
         )
         stored.save(save)
-        after.append(f"check: {save}, calibrated on all {stored.n_calibration:,} inputs ({stored.rule})")
+        of_all = f"calibrated on all {stored.n_calibration:,} inputs, of which it accepts"
+        after.append(f"check: {save}, {of_all} {percent(stored.expected_coverage)} ({stored.rule})")
+        listing = f"quantdrift certify {as_typed(chosen[0].path)} --check {shlex.quote(str(save))} -o accepted.csv"
+        after.append(f"{listing}   # which answers these are")
     return Output(data={"runs": listed, "saved": save and str(save)}, grids=grids, next=after)
+
+
+_UNSTEADY = 0.15
+"""Standard deviation of the accepted share over splits from which on it is told."""
 
 
 def _promises(evidence: Evidence, asked: Sequence[conformal.Statistic]) -> list[Promise]:
@@ -175,6 +191,11 @@ def _lines(certified: Certified) -> Iterator[str]:
                 f"{level}, {percent(entry.coverage.value)} of the answers can be used without asking full precision; "
                 f"of those, {percent(entry.violation.value, 2)} changed."
             )
+            if (spread := entry.coverage.sd or 0) > _UNSTEADY:
+                yield (
+                    f"{level} the share varies much (± {100 * spread:.1f}): a part of these inputs is few to calibrate "
+                    "on. --save calibrates on all of them, and says what that accepts."
+                )
         if entry.guarantee == "joint" and certified.flip_rate <= entry.alpha:
             changed = percent(certified.flip_rate)
             yield f"Only {changed} changed in all, so accepting every answer keeps level {entry.alpha:g} too."
@@ -291,9 +312,12 @@ def _each_applied(check: StabilityCheck, places: Sequence[Path]) -> Iterator[tup
             raise type(error)(f"{run.path}: {error}") from error
 
 
-def _applied(path: Path, places: Sequence[Path]) -> Output:
+def _applied(path: Path, places: Sequence[Path], out: Path | None) -> Output:
     """What a stored check accepts of each run of the same pair, and what it lets through."""
     check = StabilityCheck.load(path)
+    chosen = [*find_runs(places)] if out is not None else []
+    if out is not None and len(chosen) != 1:
+        raise QuantDriftError(f"-o lists the answers of one run; got {counted(len(chosen), 'run')}")
     rows, listed = [], []
     lines: list[str] = []
     for named, applied in _each_applied(check, places):
@@ -308,6 +332,36 @@ def _applied(path: Path, places: Sequence[Path]) -> Output:
         rows=rows,
         lines=lines,
     )
+    if out is not None:
+        write_table(_ANSWERS, _answers(check, chosen[0]), out)
     stored = {"path": str(path), **{name: getattr(check, name) for name in ("guarantee", "alpha", "statistic")}}
     stored["data"] = check.origin.data
-    return Output(data={"check": stored, "runs": listed}, grids=[grid])
+    return Output(data={"check": stored, "runs": listed}, grids=[grid], next=[] if out is None else [f"written: {out}"])
+
+
+_ANSWERS = (
+    Column("", itemgetter("input"), kind="words", key="input"),
+    Column("", itemgetter("accepted"), kind="flag", key="accepted"),
+    Column("", itemgetter("confidence"), kind="number", key="confidence"),
+    Column("", itemgetter("answer"), kind="words", key="answer"),
+    Column("", itemgetter("changed"), kind="flag", key="changed"),
+    Column("", itemgetter("text"), kind="words", key="text"),
+)
+
+
+def _answers(check: StabilityCheck, run: Run) -> list[dict[str, Any]]:
+    """Every input of a run with at least two items: the candidate's answer, and whether a check accepts it."""
+    evidence, texts = run.evidence(), read_texts(run)
+    observed = conformal.observe(evidence, check.statistic)
+    rows = np.flatnonzero(observed.defined).tolist()
+    observed = observed.part(observed.defined)
+    accepted = check.accepts_confidence(observed.confidence).tolist()
+    found = zip(rows, accepted, observed.confidence.tolist(), observed.flipped.tolist(), strict=True)
+    return [
+        {
+            **{"input": (name := str(evidence.input_ids[row])), "accepted": yes, "confidence": sure, "changed": moved},
+            "answer": str(evidence.item_ids[evidence.candidate_top.items[row, 0]]),
+            "text": texts.inputs.get(name),
+        }
+        for row, yes, sure, moved in found
+    ]

@@ -26,7 +26,7 @@ from quantdrift.asking.ask import Ask, attempted, libraries
 from quantdrift.asking.ensure import ensure
 from quantdrift.asking.opening import LocalModel, Opened, load_model, open_pair
 from quantdrift.base.errors import DataError, MissingExtraError, QuantDriftError, UnsupportedError
-from quantdrift.base.progress import Progress
+from quantdrift.base.progress import OfMany, Progress
 from quantdrift.builtin.weights import not_plain
 from quantdrift.candidate.refusals import check_pair
 from quantdrift.data.images import contents_of
@@ -80,6 +80,7 @@ class Tuner:
         left: configurations that were not begun, as the minutes were used.
         reuse: whether finished runs are taken; None for only where a change of the models' files would show.
         folder: where embeddings are for this time; None if they are kept.
+        shown: the same progress, for runs.
     """
 
     spec: Spec
@@ -103,9 +104,11 @@ class Tuner:
     tried: list[choice.Tried] = field(init=False, default_factory=list)
     reuse: bool | None = field(init=False, default=None)
     folder: TemporaryDirectory[str] | None = field(init=False, default=None)
+    shown: OfMany = field(init=False)
 
     def __post_init__(self) -> None:
         """Load the model, and hold out queries; all that is tried shares embeddings, with --no-cache for this time."""
+        self.shown = OfMany(self.progress)
         if self.store.root is None:
             self.reuse, self.folder = False, TemporaryDirectory(prefix="quantdrift-")
             self.store = EmbeddingStore(Path(self.folder.name))
@@ -198,7 +201,7 @@ class Tuner:
         spec = Spec(model=self.spec.model, scheme=scheme)
         check_pair(spec, self.dataset)
         opened = open_pair(spec, self.dataset, revision=self.revision, held_out=self.held, models=(self.model, None))
-        flow = Flow(pair=opened.pair, settings=self.settings, store=self.store, progress=self.progress)
+        flow = Flow(pair=opened.pair, settings=self.settings, store=self.store, progress=self.shown)
         reading = opened.reading.ready(flow)
         if self.held is not None:
             names = [reading.ids[row] for row in self.held.tolist()]
@@ -235,7 +238,8 @@ class Tuner:
             part=["held out", None if self.held is None else self.held.tolist(), widths],
             models=[key_of(weights=pair.fingerprint, reads=[self.model.key(role) for role in ("query", "document")])],
         )
-        means: Any = {"settings": settings, "store": self.store, "progress": self.progress}
+        self.shown.run = str(named)
+        means: Any = {"settings": settings, "store": self.store, "progress": self.shown}
         with self._attempted(scheme):
             return ensure(ask, place, **means, opened=lambda: opened, reuse=self.reuse)
 

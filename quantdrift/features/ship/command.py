@@ -256,7 +256,7 @@ def _commands(
         ("what each part changes, with intervals", typed(record, "waterfall", subject.name) if subject.parts else ""),
         *((f"what mends {one.name}", typed(record, "ship", one.name)) for one in others),
         *(
-            ("what was found, on all inputs", f"quantdrift show {as_typed(one.run.path)}{of_task}")
+            (f"what was found, judged by all inputs: {one.name}", typed(one.run.record, "ship", one.name))
             for one in search.found
         ),
         ("what else was tried, or a longer search", search.command) if search.command else advice,

@@ -93,6 +93,9 @@ def resolve(name: str) -> ModelSource:
     if name.count("/") == 1:
         return ModelSource(name=name, canonical=name, kind="hub", location=name)
     hint = "(expected a short name, a hub id like org/name, or a folder)"
+    model, plus, options = name.partition("+")
+    if plus and not model.endswith("@fp"):
+        hint += f"; what is served otherwise stands behind a scheme: {model}@fp+{options}"
     raise UnknownNameError("model", name, ALIASES, hint=hint, longer=ALIASES)
 
 

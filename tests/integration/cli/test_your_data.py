@@ -24,8 +24,9 @@ columns = "query=Frage,document=Antwort"
 """
 SUITE = """from quantdrift_pytest import assert_drift
 def test_it(drift):
-    named = {"data": "de.csv", "columns": "query=Frage,document=Antwort"}
-    assert assert_drift("minilm@W8-rtn", flip=1, **named).n_inputs == drift("minilm@W8-rtn", **named).n_inputs == 4
+    text, names = "query=Frage,document=Antwort", {"query": "Frage", "document": "Antwort"}
+    found = [drift("minilm@W8-rtn", data="de.csv", columns=columns).n_inputs for columns in (text, names)]
+    assert found == [assert_drift("minilm@W8-rtn", flip=1, data="de.csv", columns=names).n_inputs, 4]
 """
 
 

@@ -1,5 +1,6 @@
 """`quantdrift certify` as a user types it, on small runs and without a model."""
 
+import csv
 import json
 import re
 from collections.abc import Callable
@@ -57,6 +58,33 @@ def test_what_splits_accept_is_not_promised_where_all_inputs_together_accept_not
     assert "can be used without asking" not in certify(run, "--alpha", 0.1)[1]
 
 
+def test_what_a_check_accepts_is_listed_input_by_input(write: Write, tmp_path: Path) -> None:
+    run, check, out = write("logits", n=400, noise=0.1), tmp_path / "check.json", tmp_path / "accepted.csv"
+    code, told, _ = certify(run, "--alpha", 0.1, "--save", check)
+    assert (code, f"--check {check} -o accepted.csv" in told) == (0, True)
+    accepted = json.loads(certify(run, "--check", check, "-o", out, "--json")[1])["runs"][0]
+    with out.open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    sure = [row for row in rows if row["accepted"] == "true"]
+    assert len(rows) == accepted["n_inputs"] == 400
+    assert len(sure) / 400 == pytest.approx(accepted["coverage"]["value"])
+    assert 0 < len(sure) < 400
+    assert f"of which it accepts {100 * len(sure) / 400:.1f} %" in told
+    wrong = sum(row["changed"] == "true" for row in sure) / 400
+    assert wrong == pytest.approx(accepted["joint_violation"]["value"])
+    assert min(float(row["confidence"]) for row in sure) > StabilityCheck.load(check).threshold
+    assert "expected --check FILE" in certify(run, "-o", out)[2]
+    assert "got 2 runs" in certify(run, write("newer"), "--check", check, "-o", out)[2]
+
+
+def test_a_share_that_depends_on_the_split_is_told(write: Write) -> None:
+    runs = [write(f"of{n}-0.05", noise=0.05, n=n) for n in (520, 600)]
+    told = [certify(run, "--alpha", 0.01)[1] for run in runs]
+    spreads = [json.loads(certify(run, "--alpha", 0.01, "--json")[1])["runs"][0] for run in runs]
+    sds = [spread["certificates"][0]["coverage"]["sd"] for spread in spreads]
+    assert [sd > 0.15 for sd in sds] == ["the share varies much" in text for text in told] == [True, False]
+
+
 def test_json_has_what_the_table_has(write: Write) -> None:
     runs = write("first"), write("second", n=60)
     out = certify(*runs, "--json", "--splits", 7, "--seed", 3)[1]
@@ -77,7 +105,7 @@ def test_a_check_is_saved_and_applied(write: Write, tmp_path: Path) -> None:
     run, file = write("older", candidate="a"), tmp_path / "check.json"
     code, out, _ = certify(run, "--alpha", 0.1, "--joint", "--save", file)
     assert code == 0
-    assert "calibrated on all 200 inputs (gap at least" in out
+    assert "calibrated on all 200 inputs, of which it accepts" in out
     check = StabilityCheck.load(file, spec="net@W4", model_fingerprint="weights")
     assert (check.n_calibration, check.guarantee, check.statistic) == (200, "joint", "S")
     assert certify(run, "--alpha", 0.1, "--save", file)[0] == 0

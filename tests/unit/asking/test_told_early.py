@@ -1,5 +1,6 @@
 """What is told before anything is loaded, and what no file of weights may hold."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,13 +11,14 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 import torch
 
 from quantdrift.api import drift
-from quantdrift.base.errors import QuantDriftError, RunError, UnsupportedError
+from quantdrift.base.errors import MissingExtraError, QuantDriftError, RunError, UnknownNameError, UnsupportedError
 from quantdrift.base.records import check_writable
 from quantdrift.builtin.index import refuse_index
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.candidate.refusals import check_pair, refuse_uncalibrated
 from quantdrift.harness import weights_of
 from quantdrift.models.files.model_files import holds_weights
+from quantdrift.models.files.named import resolve
 from quantdrift.models.heads import refuse_broken
 from quantdrift.runs.folder import find_runs
 from quantdrift.spec.grammar import Versus, parse, parse_scheme
@@ -34,6 +36,23 @@ def test_an_index_that_nobody_knows_is_told_with_what_is_near() -> None:
     pytest.importorskip("faiss")
     with pytest.raises(UnsupportedError, match=r"\+index=HSNW .*mean HNSW32"):
         check_pair(parse("minilm@fp+index=HSNW"), DATASET)
+
+
+@pytest.mark.parametrize("name", ["HNSW32", "usearch:f32", "lancedb:IVF_PQ"])
+def test_the_library_of_an_index_is_missed_before_the_model_is_loaded(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("quantdrift.base.extras.find_spec", lambda _: None)
+        with pytest.raises(MissingExtraError, match=re.escape(f"+index={name} needs the package")):
+            check_pair(parse(f"minilm@fp+index={name}"), DATASET)
+    with pytest.raises(UnsupportedError, match="did you mean HNSW32"):  # which needs no library
+        check_pair(parse("minilm@fp+index=HNSWx"), DATASET)
+
+
+def test_options_without_a_scheme_are_told_where_they_belong() -> None:
+    with pytest.raises(UnknownNameError, match=re.escape("behind a scheme: minilm@fp+emb=int8+index=HNSW32")):
+        resolve("minilm+emb=int8+index=HNSW32")
 
 
 def test_a_folder_without_a_model_is_told_before_the_reference_is_loaded(tmp_path: Path) -> None:

@@ -194,6 +194,39 @@ def test_texts_with_labels_and_no_query_are_classes(read: Read, tmp_path: Path) 
         read(csv_text(("hi", "a"), ("ho", ""), head=("text", "label")))
 
 
+TICKETS = [("my card is gone", "lost"), ("where is my money?", "transfer"), ("it was stolen", "lost")]
+
+
+@pytest.mark.parametrize(("ending", "head"), [(".csv", ("message", "category")), (".csv.gz", ("Text", "Frage"))])
+def test_a_folder_of_tables_is_the_parts_of_classes(tmp_path: Path, ending: str, head: tuple[str, str]) -> None:
+    columns = None if head[1] == "category" else f"text={head[0]},label={head[1]}"
+    for part, rows in {"train": TICKETS, "test": TICKETS[:2], "other": [("x", "y")]}.items():
+        content = csv_text(*rows, head=head).encode()
+        (tmp_path / f"{part}{ending}").write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
+    data = read_folder(tmp_path, columns=columns)
+    assert isinstance(data, ClassificationDataset)
+    assert data.train
+    assert [*zip(data.train.inputs, data.train.labels or (), strict=True)] == TICKETS
+    assert (data.test.inputs, data.columns) == (("my card is gone", "where is my money?"), columns)
+    told = f"rows: 3; text from {head[0]}, label from {head[1]}"
+    assert data.warnings[:2] == (f"test{ending}: {told.replace('3', '2')}", f"train{ending}: {told}")
+    options = ["--columns", columns] if columns else []
+    code, out, _ = cli("data", tmp_path, *options, "-o", tmp_path / "written")
+    assert (code, out.splitlines()[0]) == (0, f"{tmp_path}: test 2 inputs of 2 classes; train 3 inputs of 2 classes")
+    assert read_folder(tmp_path / "written").fingerprint == data.fingerprint
+
+
+def test_a_table_of_classes_alone_says_what_a_probe_needs_and_how_columns_are_named(tmp_path: Path) -> None:
+    (tmp_path / "tickets.csv").write_text(csv_text(*TICKETS, head=("message", "category")))
+    code, out, _ = cli("data", tmp_path / "tickets.csv")
+    assert (code, "name a folder with test.csv and train.csv" in out, "quantdrift run" in out) == (0, True, False)
+    (tmp_path / "other.csv").write_text(csv_text(*TICKETS, head=("said", "category")))
+    assert 'or of classes "text=COLUMN,label=category"' in cli("data", tmp_path / "other.csv")[2]
+    (tmp_path / "test.csv").write_text(csv_text(*PAIRS))
+    with pytest.raises(DataError, match=r"expected an input and its class a row.*--columns text="):
+        read_folder(tmp_path)
+
+
 # --- columns ---------------------------------------------------------------------------------
 
 
