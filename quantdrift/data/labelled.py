@@ -207,6 +207,8 @@ def _parts(place: Path, split: str, columns: Columns | None) -> tuple[Kind, Read
         return "text", {}, notes
     tables = {part: file for name, file in files.items() if (part := part_of(name)) in {split, TRAIN}}
     if split in tables and not (place / split).is_dir() and (columns or split not in texts):
+        if twice := [part for part, times in Counter(map(part_of, files)).items() if times > 1 and part in tables]:
+            raise DataError(f"{place} has two tables of {twice[0]!r}; expected one: leave the other out")
         return "text", {part: partial(_read_part, file, part, columns, notes) for part, file in tables.items()}, notes
     if texts.keys() - {"queries"}:
         return "text", {name: partial(_read_texts, file, name) for name, file in texts.items()}, notes

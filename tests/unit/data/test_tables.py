@@ -214,6 +214,9 @@ def test_a_folder_of_tables_is_the_parts_of_classes(tmp_path: Path, ending: str,
     code, out, _ = cli("data", tmp_path, *options, "-o", tmp_path / "written")
     assert (code, out.splitlines()[0]) == (0, f"{tmp_path}: test 2 inputs of 2 classes; train 3 inputs of 2 classes")
     assert read_folder(tmp_path / "written").fingerprint == data.fingerprint
+    (tmp_path / "train.tsv").touch()
+    with pytest.raises(DataError, match="two tables of 'train'"):
+        read_folder(tmp_path, columns=columns)
 
 
 def test_a_table_of_classes_alone_says_what_a_probe_needs_and_how_columns_are_named(tmp_path: Path) -> None:
