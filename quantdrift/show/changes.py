@@ -69,6 +69,12 @@ def changed_columns(texts: Texts, *, exact: bool, classes: bool) -> list[Column]
     ]
 
 
+_WORDS = (
+    "gap: the lead of the first answer over the second; separation: that lead in units of the most that the candidate "
+    "takes from any (2 epsilon)"
+)
+
+
 def counts_of(changed: Sequence[Changed]) -> dict[str, int]:
     """Number of inputs for each kind of change; empty without labels."""
     kinds = [change.kind for change in changed]
@@ -94,7 +100,10 @@ def changes_grid(
         changed_columns(texts, exact=evidence.exact, classes=answers(record) != "top-1"),
         listed,
         title=f"{worst}{what}{f' ({parts})' if parts else ''}",
-        lines=[f"{texts.told[0].upper()}{texts.told[1:]}"] if listed and texts.told and not texts.inputs else [],
+        lines=[
+            *([f"{texts.told[0].upper()}{texts.told[1:]}"] if listed and texts.told and not texts.inputs else []),
+            *([_WORDS] if any(change.separation is not None for change in listed) else []),
+        ],
     )
     return replace(grid, plain=[line for n, row in enumerate(grid.rows, start=1) for line in _lines(n, *row)])
 

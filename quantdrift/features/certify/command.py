@@ -175,6 +175,8 @@ def _lines(certified: Certified) -> Iterator[str]:
     """What the first statistic's figures mean, in plain words."""
     yield certified.tried
     first = certified.certificates[0]
+    if first.guarantee == "conditional":
+        yield "Serve by the first row of a level. The joint rows, the paper's among them, bound a share of all answers."
     for entry in certified.certificates:
         if (entry.guarantee, entry.statistic) != (first.guarantee, first.statistic):
             continue

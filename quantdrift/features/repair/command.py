@@ -190,7 +190,7 @@ def _deployments(repair: choice.Repair) -> Grid:
         *([] if _made(repair) else _left_out(repair)),
     ]
     n = tried[0].flips.n
-    title = f"On the {n} held-out inputs of the choice (95 % intervals, not adjusted for the choice)"
+    title = f"By the {n} held-out inputs that the choice is made on (95 % intervals, not adjusted for the choice)"
     rows = list(zip(tried, choice.front(tried), strict=True))
     return table(columns, rows, title=title, lines=lines)
 
@@ -207,11 +207,13 @@ def recommended(repair: choice.Repair) -> list[str]:
         lines = ["Recommended: the plain scheme, which changes the fewest answers within the budget."]
     else:
         lines = [
-            f"Recommended: {_short(chosen.scheme)}. On {flips.n:,} other inputs it changes {with_interval(flips)} of "
-            f"the answers, and the plain scheme {with_interval(repair.plain.flips)}."
+            f"Recommended: {_short(chosen.scheme)}. On {flips.n:,} held-out inputs that took no part in the choice "
+            f"it changes {with_interval(flips)} of the answers, the plain scheme {with_interval(repair.plain.flips)}."
         ]
     if chosen is not repair.deployments[0] and difference is not None and (difference.high or 0.0) >= 0:
-        lines.append("The interval of the difference reaches 0, so it may be chance. More queries would tell.")
+        lines.append(
+            "That it changes fewer is not shown: the difference's interval reaches 0. More queries would tell."
+        )
     freest = min(repair.deployments, key=lambda deployment: deployment.rate)
     if freest.rate < chosen.rate:
         lines.append(

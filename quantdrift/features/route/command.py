@@ -109,7 +109,7 @@ def command(
             router = GapRouter(threshold=point.threshold, score=point.score, k=point.k, origin=origin)
         router.save(save)
         sent = percent(float((confidence_in(evidence, router.score) < router.threshold).mean()))
-        after.append(f"router: {save} sends {sent} of these inputs to full precision ({router.rule})")
+        after.append(f"router: {save}, set on all inputs, sends {sent} of them to full precision ({router.rule})")
         if router.guarantee:
             after[0] += f"; at most {alphas[0]:.4g} of all answers differ, with confidence {confidence:g}"
     grids: list[Grid] = []

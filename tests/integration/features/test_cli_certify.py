@@ -59,7 +59,7 @@ def test_what_splits_accept_is_not_promised_where_all_inputs_together_accept_not
 
 
 def test_what_a_check_accepts_is_listed_input_by_input(write: Write, tmp_path: Path) -> None:
-    run, check, out = write("logits", n=400, noise=0.1), tmp_path / "check.json", tmp_path / "accepted.csv"
+    run, check, out = write("logits", n=400), tmp_path / "check.json", tmp_path / "accepted.csv"
     code, told, _ = certify(run, "--alpha", 0.1, "--save", check)
     assert (code, f"--check {check} -o accepted.csv" in told) == (0, True)
     accepted = json.loads(certify(run, "--check", check, "-o", out, "--json")[1])["runs"][0]

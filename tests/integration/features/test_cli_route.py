@@ -81,7 +81,7 @@ def test_the_saved_router_does_in_a_server_what_the_command_said(pets: Path, tmp
     path = tmp_path / "router.json"
     reference, candidate, _ = logits(n=N, n_classes=3)
     changed = reference.argmax(1) != candidate.argmax(1)
-    assert "of these inputs" in route(pets, "--save", path)[1]
+    assert "set on all inputs" in route(pets, "--save", path)[1]
     served: dict[str, Any] = {}
     for name, options in {"default": (), "recover": ("--recover", "0.5")}.items():
         code, out, _ = route(pets, "--save", path, "--json", *options)

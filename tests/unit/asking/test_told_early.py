@@ -38,7 +38,7 @@ def test_an_index_that_nobody_knows_is_told_with_what_is_near() -> None:
         check_pair(parse("minilm@fp+index=HSNW"), DATASET)
 
 
-@pytest.mark.parametrize("name", ["HNSW32", "usearch:f32", "lancedb:IVF_PQ"])
+@pytest.mark.parametrize("name", ["HNSW32", "lancedb:IVF_PQ"])
 def test_the_library_of_an_index_is_missed_before_the_model_is_loaded(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,6 +222,7 @@ def test_a_folder_of_tables_is_the_parts_of_classes(tmp_path: Path, ending: str,
 def test_a_table_of_classes_alone_says_what_a_probe_needs_and_how_columns_are_named(tmp_path: Path) -> None:
     (tmp_path / "tickets.csv").write_text(csv_text(*TICKETS, head=("message", "category")))
     code, out, _ = cli("data", tmp_path / "tickets.csv")
+    out = " ".join(out.split())
     assert (code, "name a folder with test.csv and train.csv" in out, "quantdrift run" in out) == (0, True, False)
     (tmp_path / "other.csv").write_text(csv_text(*TICKETS, head=("said", "category")))
     assert 'or of classes "text=COLUMN,label=category"' in cli("data", tmp_path / "other.csv")[2]

@@ -62,7 +62,7 @@ def test_a_run_says_how_many_changed_and_lists_the_worst_with_texts(tmp_path: Pa
         "a (8.0000, relevant, rank 2 in the candidate) text a",
         "b (7.0000, not relevant, rank 2 in the reference) text b",
     ]
-    assert changed[1][3] == "harmful, gap 1, separation 0.25"  # epsilon is 2: a fell by it and c rose
+    assert changed[1][3] == "harmful, reference's gap 1, separation 0.25"  # epsilon is 2: a fell by it and c rose
     assert page.count("<details>") == page.count("</details>") >= 1
     assert str(tmp_path) not in text  # a pull request is read by others
 

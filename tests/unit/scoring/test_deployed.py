@@ -228,7 +228,7 @@ def test_ranges_of_few_documents_are_said(world, n_docs, options, said):
 def test_an_index_says_where_it_tells_little_and_stores_more_than_its_codes(world, options, codes):
     notes = " ".join(deployed(world, options).notes)
     assert ("over 700 documents says little of a larger corpus" in notes) == (codes is not None)
-    assert ("bytes a document, though int8 takes 64 and float32 without an index 256" in notes) == bool(codes)
+    assert ("bytes a document, where the codes alone take 64 and float32 without an index 256" in notes) == bool(codes)
     many = world[0], np.tile(world[1], (2, 1))
     assert "says little" not in " ".join(deployed(many, options).notes)
 
