@@ -62,8 +62,9 @@ class Terminal:
     def __init__(self, transient: bool = False) -> None:
         from quantdrift.base.console import console  # noqa: PLC0415 -- only when something is shown
 
-        self._settings: Any = {"console": console(error=True), "transient": transient}
-        self._shows = not transient or self._settings["console"].is_terminal  # a file would keep its blank lines
+        here = console(error=True)
+        gone = transient and not here.is_terminal  # a file would keep a blank line of each
+        self._settings: Any = {"console": here, "transient": transient, "disable": gone}
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -72,7 +73,6 @@ class Terminal:
 
         named = progress.TextColumn("{task.description:<32}", markup=False)  # names may hold what rich takes for markup
         columns = (named, progress.BarColumn(bar_width=24), progress.MofNCompleteColumn())
-        shows = {**self._settings, "disable": not self._shows}
-        with progress.Progress(*columns, progress.TimeRemainingColumn(), **shows) as bars:
+        with progress.Progress(*columns, progress.TimeRemainingColumn(), **self._settings) as bars:
             task = bars.add_task(clean(name), total=total)
             yield lambda steps: bars.advance(task, steps)

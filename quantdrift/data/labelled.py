@@ -199,21 +199,34 @@ def _parts(place: Path, split: str, columns: Columns | None) -> tuple[Kind, Read
         with _opened(place) as arrays:
             names = [name.removeprefix("x_") for name in arrays if name.startswith("x_")]
         return "image", {name: partial(_read_arrays, place, name) for name in names}, notes
-    # in this order, a plain file replaces a gzipped one
-    entries = sorted(place.iterdir(), reverse=True) if place.is_dir() else []
-    files = {file.name.removesuffix(".gz"): file for file in entries}
+    entries, files = _files(place)
     texts = {name.removesuffix(".jsonl"): file for name, file in files.items() if name.endswith(".jsonl")}
     if "corpus" in texts:
         return "text", {}, notes
-    tables = {part: file for name, file in files.items() if (part := part_of(name)) in {split, TRAIN}}
-    if split in tables and not (place / split).is_dir() and (columns or split not in texts):
-        if twice := [part for part, times in Counter(map(part_of, files)).items() if times > 1 and part in tables]:
-            raise DataError(f"{place} has two tables of {twice[0]!r}; expected one: leave the other out")
+    if (columns or split not in texts) and (tables := _tables(place, split)):
         return "text", {part: partial(_read_part, file, part, columns, notes) for part, file in tables.items()}, notes
     if texts.keys() - {"queries"}:
         return "text", {name: partial(_read_texts, file, name) for name, file in texts.items()}, notes
     folders = [entry for entry in entries if entry.is_dir() and next(_images_in(entry), None)]
     return "image", {folder.name: partial(_read_images, folder) for folder in folders}, notes
+
+
+def _files(place: Path) -> tuple[list[Path], dict[str, Path]]:
+    """What is in a folder, and its files by their names without .gz."""
+    # in this order, a plain file replaces a gzipped one
+    entries = sorted(place.iterdir(), reverse=True) if place.is_dir() else []
+    return entries, {file.name.removesuffix(".gz"): file for file in entries}
+
+
+def _tables(place: Path, split: str) -> dict[str, Path]:
+    """The parts of a classifier's data that are tables, JSON lines too; none beside a corpus or a folder of images."""
+    files = _files(place)[1]
+    tables = {part: file for name, file in files.items() if (part := part_of(name)) in {split, TRAIN}}
+    if split not in tables or "corpus.jsonl" in files or (place / split).is_dir():
+        return {}
+    if twice := [part for part, times in Counter(map(part_of, files)).items() if times > 1 and part in tables]:
+        raise DataError(f"{place} has two tables of {twice[0]!r}; expected one: leave the other out")
+    return tables
 
 
 def read_classification_folder(
@@ -261,7 +274,7 @@ def read_folder(folder: Path, split: str = "test", columns: Columns | None = Non
 
 def takes_columns(place: Path, split: str) -> bool:
     """Whether columns can be named of what is there: a table, or a folder with a part that is one."""
-    return is_table(place) or (place.is_dir() and any(part_of(file.name) == split for file in place.iterdir()))
+    return is_table(place) or bool(_tables(place, split))
 
 
 def of_table(table: Table, split: str) -> Dataset:

@@ -93,8 +93,7 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
 
 def _texts_of(said: Mapping[str, Any], folder: Path | None, task: str | None) -> Texts:
     split, columns = str(said.get("split") or "test"), said.get("columns")
-    if folder is not None and not takes_columns(folder, split):
-        columns = None
+    columns = columns if folder is not None and takes_columns(folder, split) else None
     dataset = load_task(str(task)) if folder is None else read_folder(folder, split, columns)
     about: dict[str, Any] = {"digest": dataset.fingerprint, "told": f"texts are from {folder or task}"}
     if not isinstance(dataset, ClassificationDataset):

@@ -102,7 +102,7 @@ def target_of_run(run: Run, *, sequential: bool = False) -> Target:
     left_out = int(data.get("inputs_left_out") or 0)
     notes = [str(warning).rstrip(".") for warning in data.get("warnings") or ()]
     if left_out:
-        notes.append(f"{left_out:,} inputs are left out, as layers were measured on them")
+        notes.append(f"{left_out:,} inputs are left out, as this deployment was chosen by them")
     if (of_run := verdict(record)).tone == "bad":
         notes.append(
             f"the verdict on the run itself, without a baseline: {of_run.word}; a gate passes what is no worse"

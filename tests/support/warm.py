@@ -10,6 +10,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import site
 import socket
@@ -148,13 +149,9 @@ def _ask(address: str, asked: Mapping[str, Any], fds: Sequence[int]) -> socket.s
 
 def main() -> None:
     """Import the libraries and fork until standard input ends."""
-    with suppress(OSError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest
     answers = os.dup(1)
     os.dup2(2, 1)
-    import torch  # noqa: PLC0415 -- in the process that forks alone
-
-    torch.set_num_threads(1)
     _serve(sys.argv[1], LIBRARIES, 0, answers)
 
 
@@ -175,6 +172,7 @@ def _serve(address: str, modules: Sequence[str], control: int, answers: int) -> 
                 server.close()
                 _answer(connection)  # it ends the process
             connection.close()
+    shutil.rmtree(Path(address).parent)
     os._exit(0)
 
 
@@ -213,7 +211,7 @@ def _answer(connection: socket.socket) -> None:
 def _become(line: Sequence[str], first: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     """Be `python LINE`; it returns or raises as that ends."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdin, sys.stdout, sys.stderr = (open(n, mode, buffering, closefd=False) for n, mode, buffering in _STREAMS)  # noqa: SIM115
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, size, closefd=False) for n, mode, size in _STREAMS)
     for folder in site.getsitepackages():  # where pip puts the start-up hook
         site.addpackage(folder, "quantdrift.pth", None)
     for name, arguments in first:
@@ -223,8 +221,8 @@ def _become(line: Sequence[str], first: Sequence[tuple[str, Mapping[str, Any]]])
         _run(line)
     except SystemExit:
         raise
-    except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
     sys.exit(0)
 

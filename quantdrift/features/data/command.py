@@ -85,7 +85,7 @@ def _of_classes(dataset: ClassificationDataset, data: Path, out: Path | None, ne
                 lines = (json.dumps({"_id": each, "text": text, **label}) + "\n" for each, text, label in rows)
                 (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8", newline="\n")
     told = {name: {"inputs": len(part.ids), "classes": len(set(part.labels or ()))} for name, part in parts.items()}
-    shares = [f"{name} {part['inputs']:,} inputs of {part['classes']:,} classes" for name, part in told.items()]
+    shares = [f"{name} {part['inputs']:,} inputs of {part['classes'] or 'no'} classes" for name, part in told.items()]
     first = f"{dataset.test.ids[0]}: {shown(str(dataset.test.inputs[0]), _WIDTH)}" if dataset.kind == "text" else ""
     notes = list(dataset.warnings)
     if TRAIN not in parts:

@@ -80,7 +80,7 @@ class Tuner:
         left: configurations that were not begun, as the minutes were used.
         reuse: whether finished runs are taken; None for only where a change of the models' files would show.
         folder: where embeddings are for this time; None if they are kept.
-        shown: the same progress, for runs.
+        shown: the same progress, for configurations: each by its name.
     """
 
     spec: Spec
@@ -198,6 +198,7 @@ class Tuner:
 
     def _open(self, scheme: Scheme) -> tuple[Opened, Flow]:
         """Open a configuration as a pair."""
+        self.shown.run = choice.named(scheme, path=False)
         spec = Spec(model=self.spec.model, scheme=scheme)
         check_pair(spec, self.dataset)
         opened = open_pair(spec, self.dataset, revision=self.revision, held_out=self.held, models=(self.model, None))
@@ -238,7 +239,6 @@ class Tuner:
             part=["held out", None if self.held is None else self.held.tolist(), widths],
             models=[key_of(weights=pair.fingerprint, reads=[self.model.key(role) for role in ("query", "document")])],
         )
-        self.shown.run = str(named)
         means: Any = {"settings": settings, "store": self.store, "progress": self.shown}
         with self._attempted(scheme):
             return ensure(ask, place, **means, opened=lambda: opened, reuse=self.reuse)

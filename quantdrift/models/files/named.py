@@ -94,7 +94,7 @@ def resolve(name: str) -> ModelSource:
         return ModelSource(name=name, canonical=name, kind="hub", location=name)
     hint = "(expected a short name, a hub id like org/name, or a folder)"
     model, plus, options = name.partition("+")
-    if plus and not model.endswith("@fp"):
+    if plus and "@" not in name:
         hint += f"; what is served otherwise stands behind a scheme: {model}@fp+{options}"
     raise UnknownNameError("model", name, ALIASES, hint=hint, longer=ALIASES)
 

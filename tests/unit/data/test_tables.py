@@ -217,6 +217,9 @@ def test_a_folder_of_tables_is_the_parts_of_classes(tmp_path: Path, ending: str,
     (tmp_path / "train.tsv").touch()
     with pytest.raises(DataError, match="two tables of 'train'"):
         read_folder(tmp_path, columns=columns)
+    (tmp_path / "corpus.jsonl").touch()  # a search, whose columns have names
+    with pytest.raises(DataError, match="Leave them out"):
+        read_folder(tmp_path, columns="text=Text,label=Frage")
 
 
 def test_a_table_of_classes_alone_says_what_a_probe_needs_and_how_columns_are_named(tmp_path: Path) -> None:

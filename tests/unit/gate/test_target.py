@@ -36,7 +36,7 @@ def test_inputs_that_layers_were_measured_on_are_left_out_of_the_comparison(tmp_
         data={"inputs_left_out": 3},
     )
     part = target_of_run(less)
-    assert part.notes == ("3 inputs are left out, as layers were measured on them",)
+    assert part.notes == ("3 inputs are left out, as this deployment was chosen by them",)
     for here, there in ((part, whole), (whole, part)):
         result = gate(here, asked, snapshot_for(there, asked))
         assert (result.verdict, result.differs) == ("pass", ())
