@@ -70,8 +70,8 @@ def changed_columns(texts: Texts, *, exact: bool, classes: bool) -> list[Column]
 
 
 _WORDS = (
-    "gap: the lead of the first answer over the second; separation: that lead in units of the most that the candidate "
-    "takes from any (2 epsilon)"
+    "gap: the lead of the first answer over the second; separation: the gap divided by twice the largest change of a "
+    "score; above 1 the first answer stays"
 )
 
 
