@@ -35,7 +35,7 @@ _ENOUGH = 300
 """Inputs of which a third can show that a deployment may be shipped, where the answer was not known before."""
 
 _UNITS = {
-    "bits a weight": "Bits are over all parameters, the embedding matrix too. Full precision takes 32, or its --dtype's.",
+    "bits a weight": "Bits are over all parameters, the embedding matrix too; full precision has 32, or its --dtype's.",
     "query time": "Query time is a multiple of exact search's.",
 }
 
@@ -229,13 +229,8 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     data |= {"breaks": records(columns, changed[:WORST])}
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
     broken = replace(broken, title=f"What breaks: {broken.title.lower()}", lines=broken.lines[-1:])
-    price = Grid(
-        title="What it costs",
-        head=head,
-        rows=prices,
-        words=head[-1:],
-        lines=[_UNITS[name] for name in head if name in _UNITS],
-    )
+    units = [_UNITS[title] for title in head if title in _UNITS]
+    price = Grid(title="What it costs", head=head, rows=prices, words=head[-1:], lines=units)
     return Output(
         data={**data, "costs": costs, "repair": search.repair},
         title=f"May I ship {subject.name}? {answer.capitalize()}, by {record['data']['name']}: {outcome.word}.",
