@@ -12,6 +12,7 @@ import typer
 from quantdrift.base.display import error_line, note, prose
 from quantdrift.base.errors import QuantDriftError, RunError
 from quantdrift.base.extras import extras_named
+from quantdrift.base.text import as_typed
 from quantdrift.cli import USAGE, Interrupted
 from quantdrift.cli.measuring import measured
 from quantdrift.cli.options import (
@@ -47,6 +48,8 @@ from quantdrift.spec.grammar import parse_pair
 # the options that some kinds of targets do not take
 _DATA = ("data", "columns", "task", "keep_own_ids")
 _OF_TWO = ("qrels", "common", "complete", "part")
+_LISTED = 3
+"""Changed inputs on a terminal, with their texts."""
 _MEASURING = [field.name for field in fields(MeasuringAny) if field.name not in {*_DATA, "quiet"}]
 
 
@@ -82,7 +85,11 @@ class GateOptions(MeasuringAny):
     report: list[Path] | None = option(
         "FILE: Also write the result into a file: .md (Markdown), .xml (JUnit) or .json; may be repeated."
     )
-    worst: int = option("N: How many of the changed inputs to list.", default=10, min=0)
+    worst: int = option(
+        "N: How many of the changed inputs to list: 10 in reports; on a terminal 3, and none where all passed.",
+        default=10,
+        min=0,
+    )
     config: Path | None = option(CONFIG)
     qrels: Path | None = option(QRELS)
     part: list[str] | None = option(PART)
@@ -159,7 +166,7 @@ def _judged(options: GateOptions) -> Output | None:
     if not options.update:
         summary = output.markdown_text(result)
         output.tell_ci(os.environ, verdict=result.verdict, code=result.exit_code, summary=summary)
-        return _shown(result)
+        return _shown(result, options)
     snapshot = snapshot_for(target, rules, baseline)
     Baseline.of(snapshot).write(path)
     note(f"{'wrote' if baseline is None else 'updated'} the baseline {path} ({snapshot.n_inputs:,} inputs); commit it")
@@ -167,7 +174,7 @@ def _judged(options: GateOptions) -> Output | None:
         note(line)
     if not judged:
         return None
-    shown = _shown(result)
+    shown = _shown(result, options)
     lines = [line for line in shown.lines if line not in output.TO_DO.values()]
     against = "its limits" if baseline is None else "the earlier baseline"
     return replace(
@@ -243,22 +250,25 @@ def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
         raise QuantDriftError(f"--{asked[0]} does not apply to {what}; leave it out")
 
 
-def _shown(result: GateResult) -> Output:
+def _shown(result: GateResult, options: GateOptions) -> Output:
     """The table of rules, the worst inputs, the sentences, and the verdict last."""
+    asked = given(options.context, "worst")
+    worst = result.worst[: options.worst if asked else _LISTED * (result.verdict != "pass")]
     # too wide for a terminal; where inputs were drawn, bounds tell the same
     left_out = {"p no worse"} if result.sequential is None else {"p no worse", "p worse (Holm)"}
     columns = [column for column in output.RULES if column.title not in left_out]
-    inputs = [output.worst_table(result)] if result.worst else []
-    if result.worst and result.path is not None:
+    inputs, after = [output.worst_table(replace(result, worst=worst))] if worst else [], [output.headline(result)]
+    if worst and result.path is not None:
         run = read_run(result.path)
         evidence = run.evidence(drawn=True)
-        inputs = [changes_grid(run.record, evidence, changed_inputs(evidence), result.worst, read_texts(run))]
+        inputs = [changes_grid(run.record, evidence, changed_inputs(evidence), worst, read_texts(run))]
+        after.insert(0, f"quantdrift show {as_typed(result.path)}   # all {result.n_changed:,}, with texts")
     return Output(
         data=result.to_json(),
         title=output.subject(result),
         grids=[output.rules_table(result, columns, stacked=True), *inputs],
-        lines=output.sentences(result),
-        next=[output.headline(result)],
+        lines=output.sentences(result, named=result.path is None),
+        next=after,
         markdown=output.markdown_text(result),
         code=result.exit_code,
     )

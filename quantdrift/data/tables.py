@@ -26,7 +26,10 @@ from quantdrift.data.retrieval import RetrievalDataset, counted
 
 _PAIRS: Mapping[str, tuple[str, ...]] = {
     "query": ("query", "question", "q", "anchor", "search"),
-    "document": ("document", "doc", "answer", "passage", "text", "positive", "context", "content", "body", "article"),
+    "document": (
+        *("document", "doc", "answer", "passage", "text", "positive", "context", "content", "body", "article"),
+        *("paragraph", "chunk", "snippet"),
+    ),
     "query_id": ("query_id", "qid", "question_id", "id"),
     "document_id": ("document_id", "doc_id", "docid", "corpus_id", "passage_id", "answer_id"),
     "score": ("score", "relevance", "rel", "label", "grade"),
@@ -37,6 +40,8 @@ _CLASSES: Mapping[str, tuple[str, ...]] = {
     "id": ("id",),
 }
 """What a column may be, and the usual names of each."""
+_BY_LAST = {"query", "document", "text", "label"}
+"""What a column is found to be by the last word of its name, too: any number may be an id or a score."""
 _MOST_ROWS, _MOST_COLUMNS = 1 << 20, 256
 """Rows that a sheet of Excel can have, and columns in which names are looked for."""
 _PER_ROW = 64
@@ -156,8 +161,10 @@ def _asked(columns: Columns) -> dict[str, str]:
 
 def _roles(names: Sequence[str], asked: Mapping[str, str], where: str) -> dict[str, str]:
     """What each column is: in a pair or, if there is a text with a label and no query, of classes."""
+    free = [name for name in names if name not in asked.values()]
     usual = {
-        role: [name for name in names if _plain(name) in known and name not in asked.values()]
+        role: [name for name in free if _plain(name) in known]
+        or [name for name in free if role in _BY_LAST and _last(name) in known]
         for role, known in {**_PAIRS, **_CLASSES}.items()
     }
     labelled = usual["text"] and usual["label"] and not usual["query"] and not {"query", "document"} & asked.keys()
@@ -183,6 +190,12 @@ def _roles(names: Sequence[str], asked: Mapping[str, str], where: str) -> dict[s
             raise DataError(f"{where}: no column is the {role}; {there}; {looked}. Name it: {named}{classes}")
         roles.update(dict.fromkeys([role], found[0]) if found else {})
     return roles
+
+
+def _last(name: str) -> str:
+    """What a column holds by the end of its name: a question in customer_question and in question_text."""
+    *before, last = _plain(name).split("_")
+    return before[-1] if before and last in {"text", "body", "content"} else last
 
 
 def _plain(text: str) -> str:

@@ -67,8 +67,8 @@ def headline(result: GateResult) -> str:
     return f"{result.verdict}{', which is accepted' if result.accepted else ''}: {finding(result)}"
 
 
-def sentences(result: GateResult) -> list[str]:
-    """Say what changed, why each rule did not pass, what to do, and the notes."""
+def sentences(result: GateResult, *, named: bool = True) -> list[str]:
+    """Say what changed, why each rule did not pass, what to do, and the notes; the inputs of a rule where `named`."""
     n, changed, moved = counted(result.n_inputs, "input"), result.n_changed, result.n_answers_changed
     new = f"; {result.n_new:,} of these changes are new" if changed and result.n_new is not None else ""
     lines = [f"{changed:,} of {n} {'has' if changed == 1 else 'have'} another top-1 than the reference{new}."]
@@ -76,7 +76,7 @@ def sentences(result: GateResult) -> list[str]:
         lines.append(f"On {counted(moved, 'input')} the candidate gives another answer than in the baseline.")
     seen = {worst.input_id for worst in result.worst}
     for judgement in result.rules:
-        lines += _of_rule(judgement, result.alpha, seen)
+        lines += _of_rule(judgement, result.alpha, seen, named=named)
         seen |= {*judgement.inputs}
     lines += [f"Differs: {difference}." for difference in result.differs]
     kinds = [
@@ -88,7 +88,7 @@ def sentences(result: GateResult) -> list[str]:
     return [shorten(clean(line), _SENTENCE) for line in lines]
 
 
-def _of_rule(judgement: Judgement, alpha: float, seen: Collection[str] = ()) -> list[str]:
+def _of_rule(judgement: Judgement, alpha: float, seen: Collection[str] = (), *, named: bool = True) -> list[str]:
     """Sentences on a rule; inputs in `seen` are named elsewhere."""
     name, outcome, how_much, lines = rule_name(judgement), judgement.outcome, "", []
     if outcome == "fail" and judgement.worse is not None:
@@ -98,7 +98,8 @@ def _of_rule(judgement: Judgement, alpha: float, seen: Collection[str] = ()) -> 
     harmed = judgement.p_worse_holm is not None and judgement.p_worse_holm < alpha
     if outcome != "pass" or harmed or (judgement.p_no_worse is not None and not judgement.rule.compares):
         lines.append(f"{name}: {outcome}, {judgement.reason}{how_much}.")
-    if outcome == "fail" and (names := [shown(name) for name in judgement.inputs if name not in seen]):
+    names = [shown(name) for name in judgement.inputs if named and name not in seen]
+    if outcome == "fail" and names:
         lines.append(f"{name}, {'also ' if seen else ''}worse on: {some(names, len(names))}.")
     if judgement.set_aside:
         aside = counted(judgement.set_aside, "input")

@@ -185,7 +185,7 @@ def judged(
     if change is not None:
         hides = stands.answers.get("lost") == "yes" and stands.answers["mean"] == "no"
         told.insert(1 if hides else len(told), _mean(change, stands, given, classes=classes, hides=hides))
-    told += _open(stands, given, no_labels if change is None else None)
+    told += _open(stands, given, no_labels if change is None else None, classes=classes)
     return Verdict(word=stands.word, sentences=tuple(told), tone=TONES[stands.word])
 
 
@@ -238,13 +238,14 @@ def _mean(change: Estimate, stands: Standing, tolerances: Tolerances, *, classes
     return f"The mean hides it: {said}" if hides else said
 
 
-def _open(stands: Standing, tolerances: Tolerances, no_labels: str | None) -> Iterator[str]:
+def _open(stands: Standing, tolerances: Tolerances, no_labels: str | None, *, classes: bool) -> Iterator[str]:
     """The questions that are open, and how many inputs it takes to close them; without labels, why."""
+    fall = f"accuracy falls by {100 * tolerances.mean:g} points" if classes else f"nDCG@10 falls by {tolerances.mean:g}"
     limit = f"more than {100 * tolerances.changed:g} %"
     questions = {
         "changed": f"whether {limit} of the answers change",
         "lost": f"whether {limit} of the right ones are lost",
-        "mean": f"whether the mean falls by {tolerances.mean:g}",
+        "mean": f"whether {fall}",
     }
     if no_labels is not None:
         yield f"Open: whether right answers are lost, {no_labels or 'for lack of labels'}."
@@ -252,7 +253,7 @@ def _open(stands: Standing, tolerances: Tolerances, no_labels: str | None) -> It
         takes = "these do not tell"
         if needed is not None:  # of so rough a figure two digits, upwards
             step = 10 ** max(0, len(str(needed)) - 2)
-            takes = f"about {counted(-(-needed // step) * step, 'input')} like these would tell"
+            takes = f"it takes about {counted(-(-needed // step) * step, 'input')} like these to tell"
         yield f"Open: {questions[name]}; {takes}."
 
 

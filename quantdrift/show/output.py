@@ -103,7 +103,7 @@ def _emit_tables(shown: Output) -> None:
                 out.print(line, soft_wrap=True)
         else:
             _print_table(grid, out)
-        for line in grid.lines:
+        for line in (*grid.lines, *([""] if grid.plain and grid.lines else [])):
             out.print(line, soft_wrap=bool(grid.plain))
     for line in shown.lines:
         out.print(line)

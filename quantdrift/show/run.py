@@ -24,7 +24,6 @@ _FIGURE_OF = {
     "reference.accuracy": ("accuracy, reference", "inputs"),
     "accuracy": ("accuracy, candidate", "inputs"),
     "gold_lost@10": ("a right answer left the first 10", "inputs with one there"),
-    "at_risk": ("at risk, as the lead is too small to be safe", "inputs"),
     "accepted@0.10": ("can be accepted, at most 10 % of them changed", "inputs held out"),
     "rbo@10": ("overlap of the first 10 (RBO)", "inputs"),
 }

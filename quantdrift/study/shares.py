@@ -171,8 +171,8 @@ def judged_whole(record: Mapping[str, Any], first: Waterfall) -> Verdict:
     return advised(verdict(record), record, largest)
 
 
-def in_words(waterfalls: Sequence[Waterfall], *, named: str) -> list[str]:
-    """The shares of the top-1 changes as sentences."""
+def in_words(waterfalls: Sequence[Waterfall], *, named: str, brief: bool = False) -> list[str]:
+    """The shares of the top-1 changes as sentences; in brief an interaction is told only where it is shown."""
     first = waterfalls[0]
     if first.total.value is None:
         return [f"No shares can be computed: {first.total.reason}."]
@@ -188,9 +188,12 @@ def in_words(waterfalls: Sequence[Waterfall], *, named: str) -> list[str]:
     if low > 0 or high < 0:
         meaning = "the stages change the same inputs" if high < 0 else "together the stages change more"
     alone = " + ".join(f"{100 * (stage.alone.value or 0):.1f}" for stage in first.stages)
-    return [
+    by_stage = (
         f"{100 * total:.1f} % of the top-1 answers change from full precision to {named}. By stage, in points that add "
-        f"up to it: {ranked}{restored}.",
+        f"up to it: {ranked}{restored}."
+    )
+    together = (
         f"Each stage alone: {alone} = {100 * total - value:.1f} %; the interaction is {value:+.1f} points ({low:+.1f} "
-        f"to {high:+.1f}): {meaning}.",
-    ]
+        f"to {high:+.1f}): {meaning}."
+    )
+    return [by_stage] if brief and low <= 0 <= high else [by_stage, together]

@@ -63,6 +63,7 @@ def command(
         "data, or to the candidate's scores alone: a file of JSON lines, each one confidence, or a list of the scores "
         "of one input. Says too whether their inputs look like those it was calibrated on."
     ),
+    everything: bool = flag("--all: The paper's check and other confidences too, a row each."),
     out: Path | None = option(
         "-o --out FILE: With --check and one run: write every input with its confidence and whether its answer is "
         "accepted, into a .csv or .parquet file."
@@ -75,7 +76,7 @@ def command(
 
     conditional: of the answers that are accepted, at most the level changed, with confidence 0.9.
 
-    joint: at most the level of all answers is accepted although it changed, on average (the paper's check).
+    joint (--all): at most the level of all answers is accepted although it changed, on average (the paper's check).
 
     accepted: the share of answers that can be used without asking full precision.
 
@@ -115,25 +116,14 @@ def command(
             f"{counted(len(chosen), 'run')}, {counted(len(alphas), 'level')} and {counted(len(asked), 'statistic')}"
         )
     listed, grids = [], []
+    after: list[str] = []
     for run in chosen:
         evidence = run.evidence()
         how: Any = {"confidence": confidence, "n_splits": splits, "share": share, "seed": seed}
         certified = certify(evidence, alphas or ALPHAS, _promises(evidence, asked), **how)
         listed.append({**_named(run), **as_json(certified)})
-        grids.append(
-            Grid(
-                title=f"{listed[-1]['spec']} on {listed[-1]['data']}",
-                head=[
-                    *("level", "guarantee", "statistic", "accepted", "changed, of those"),
-                    *("accepted and changed", "accepted where"),
-                ],
-                rows=[_row(entry) for entry in sorted(certified.certificates, key=lambda entry: -entry.alpha)],
-                words={"guarantee", "statistic", "accepted where"},
-                ruled=True,
-                lines=list(_lines(certified)),
-            )
-        )
-    after = []
+        grids.append(_grid(certified, f"{listed[-1]['spec']} on {listed[-1]['data']}", whole=everything or bool(asked)))
+        after += [] if asked or save else _next(run, certified)
     if save is not None:
         promise: Any = {"guarantee": "joint" if joint else "conditional", "statistic": asked[0] if asked else None}
         stored = StabilityCheck.calibrate(
@@ -159,6 +149,37 @@ def _promises(evidence: Evidence, asked: Sequence[conformal.Statistic]) -> list[
     return [*(alone if asked else [("conditional", "gap")]), *(("joint", name) for name in asked or allowed)]
 
 
+def _grid(certified: Certified, title: str, *, whole: bool) -> Grid:
+    """A row for each level and guarantee; unless it is `whole`, only what the first guarantee accepts."""
+    first, entries = certified.certificates[0], sorted(certified.certificates, key=lambda entry: -entry.alpha)
+    head = ["level", "guarantee", "statistic", "accepted", "changed, of those"]
+    head += ["accepted and changed", "accepted where"]
+    left = set[str]()
+    if not whole:
+        left = {"guarantee", "statistic", "accepted and changed"}
+        entries = [one for one in entries if (one.guarantee, one.statistic) == (first.guarantee, first.statistic)]
+    rows = [_row(entry) for entry in entries]
+    kept = [column for column, name in enumerate(head) if name not in left]
+    return Grid(
+        title=f"{title}: which answers can be trusted",
+        head=[head[column] for column in kept],
+        rows=[[row[column] for column in kept] for row in rows],
+        words={"guarantee", "statistic", "accepted where"} - left,
+        ruled=whole,
+        lines=list(_lines(certified, whole=whole)),
+    )
+
+
+def _next(run: Run, certified: Certified) -> list[str]:
+    """Of the levels that accept something, the strictest to keep for a server."""
+    kept = [one for one in certified.certificates if one.guarantee == "conditional" and one.threshold != math.inf]
+    if not kept:
+        return []
+    level = min(one.alpha for one in kept)
+    command = f"quantdrift certify {as_typed(run.path)} --alpha {level:g} --save check.json"
+    return [f"{command}   # the check, for a server, and which answers it accepts"]
+
+
 def _named(run: Run) -> dict[str, str]:
     data = run.record.get("data", {}).get("name")
     return {"path": str(run.path), "spec": str(run.record.get("spec")), "data": str(data)}
@@ -166,17 +187,26 @@ def _named(run: Run) -> dict[str, str]:
 
 def _row(entry: Certificate) -> list[str]:
     plus = "" if entry.coverage.sd is None else f" ± {100 * entry.coverage.sd:.1f}"
+    accepted = percent(entry.coverage.value) + plus
     shares = [percent(share.value, 2) for share in (entry.violation, entry.joint_violation)]
+    if entry.threshold == math.inf:  # what some of the splits accept is no promise
+        accepted, *shares = ["-"] * 3
     where = conformal.accepted_where(entry.statistic, entry.threshold)
-    return [entry.level, entry.guarantee, entry.statistic, percent(entry.coverage.value) + plus, *shares, where]
+    return [entry.level, entry.guarantee, entry.statistic, accepted, *shares, where]
 
 
-def _lines(certified: Certified) -> Iterator[str]:
+def _lines(certified: Certified, *, whole: bool) -> Iterator[str]:
     """What the first statistic's figures mean, in plain words."""
     yield certified.tried
     first = certified.certificates[0]
-    if first.guarantee == "conditional":
+    if first.guarantee == "conditional" and whole:
         yield "Serve by the first row of a level. The joint rows, the paper's among them, bound a share of all answers."
+    elif not whole:
+        yield (
+            "Of the answers that are accepted at most the level changed, with confidence "
+            f"{certified.confidence:g}: they can be used without asking full precision. gap: the candidate's first "
+            "score minus its second."
+        )
     for entry in certified.certificates:
         if (entry.guarantee, entry.statistic) != (first.guarantee, first.statistic):
             continue
@@ -185,14 +215,15 @@ def _lines(certified: Certified) -> Iterator[str]:
             yield f"{level}: {entry.violation.reason}."
         elif entry.threshold == math.inf:
             yield (
-                f"{level} the inputs together accept nothing, though some of the splits do: a check of so few inputs "
-                "depends on which they are. Measure more, or take a larger level."
+                f"{level} these inputs are too few to accept any answer, though some of the splits do. Measure more, "
+                "or take a larger level."
             )
         else:
-            yield (
-                f"{level}, {percent(entry.coverage.value)} of the answers can be used without asking full precision; "
-                f"of those, {percent(entry.violation.value, 2)} changed."
-            )
+            if whole:
+                yield (
+                    f"{level}, {percent(entry.coverage.value)} of the answers can be used without asking full "
+                    f"precision; of those, {percent(entry.violation.value, 2)} changed."
+                )
             if (spread := entry.coverage.sd or 0) > _UNSTEADY:
                 yield (
                     f"{level} the share varies much (± {100 * spread:.1f}): a part of these inputs is few to calibrate "

@@ -207,8 +207,9 @@ def recommended(repair: choice.Repair) -> list[str]:
         lines = ["Recommended: the plain scheme, which changes the fewest answers within the budget."]
     else:
         lines = [
-            f"Recommended: {_short(chosen.scheme)}. On {flips.n:,} held-out inputs that took no part in the choice "
-            f"it changes {with_interval(flips)} of the answers, the plain scheme {with_interval(repair.plain.flips)}."
+            f"Recommended: {_short(chosen.scheme)}. On {flips.n:,} held-out inputs, which took no part in the choice, "
+            f"it changes {with_interval(flips)} of the answers; {_short(repair.plain.scheme)} changes "
+            f"{with_interval(repair.plain.flips)} of the same."
         ]
     if chosen is not repair.deployments[0] and difference is not None and (difference.high or 0.0) >= 0:
         lines.append(

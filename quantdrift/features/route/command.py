@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.base.errors import QuantDriftError, UnknownNameError
-from quantdrift.base.text import percent
-from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, option, prints, share_option
+from quantdrift.base.text import as_typed, percent
+from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, flag, option, prints, share_option
 from quantdrift.features.route.advice import (
     Choice,
     OperatingPoint,
@@ -43,8 +43,8 @@ def command(
         "softmax probability), entropy, or all. A search has the gap only.",
         default="all",
     ),
-    percentile: str = option(
-        "P,P,...: Percentages of the inputs that go to full precision in the table.", default="10,25,50"
+    percentile: str | None = option(
+        "P,P,...: Percentages of the inputs that go to full precision in the table of --all; by default 10,25,50."
     ),
     share: float = share_option(SHARE, default=0.5),
     splits: int = option(SPLITS, default=20),
@@ -54,11 +54,11 @@ def command(
         "that of GPTQ's authors.",
         default=4.5,
     ),
-    recover: float = share_option(
-        "S: Share of the top-1 changes to correct with the smallest threshold; of a search, by rescoring the first 10 "
-        "results.",
-        default=0.9,
+    recover: float | None = share_option(
+        "S: Share of the top-1 changes to correct with the smallest threshold, 0.9 by default; of a search, by "
+        "rescoring the first 10 results."
     ),
+    everything: bool = flag("--all: Also what thresholds without a guarantee correct, and what to do by them."),
     save: Path | None = option(
         "FILE: Write a router for serving: with the threshold that keeps --alpha on all inputs of one run, or without "
         "--alpha that of --recover."
@@ -67,10 +67,11 @@ def command(
     """Compute the benefit and the cost of answering unsure inputs at full precision.
 
     The quantized model answers every input; where its first two scores are close, full precision answers too. The cost
-    relative to full precision alone is 1 / speed-up + routed share. The first table has how many inputs have to be
-    deferred, so that of all answers of the system at most the level differs from full precision's, with confidence 0.9.
-    The second shows how many top-1 changes are corrected, and how much of the lost accuracy comes back (with labels, if
-    at least 0.5 points were lost). The recommendation is the cheapest way to correct the share --recover of the top-1
+    relative to full precision alone is 1 / speed-up + routed share. The table has how many inputs have to be deferred,
+    so that of all answers of the system at most the level differs from full precision's, with confidence 0.9.
+
+    With --all, without a guarantee: how many top-1 changes are corrected, how much of the lost accuracy comes back
+    (with labels, if at least 0.5 points were lost), and the cheapest way to correct the share --recover of the top-1
     changes: to route, to quantize less, or to do nothing.
 
     For a search, the first results of unsure queries are rescored instead.
@@ -84,10 +85,12 @@ def command(
         GapRouter.check_place(save)
     if score not in {*CONFIDENCES, "all"}:
         raise UnknownNameError("confidence", score, [*CONFIDENCES, "all"])
+    everything = everything or percentile is not None or recover is not None
+    recover = 0.9 if recover is None else recover
     if not 0 < recover <= 1:
         raise QuantDriftError(f"--recover {recover:g}: expected a share above 0 and at most 1")
     scores = [name for name in CONFIDENCES if score in {name, "all"}]
-    percentiles = decimals(percentile, "--percentile", "10,25,50")
+    percentiles = decimals(percentile or "10,25,50", "--percentile", "10,25,50")
     even = break_even_share(speed_up)  # refuses one below 1 before runs are read
     listed = find_runs(runs)
     if save is not None and len(listed) != 1:
@@ -114,7 +117,9 @@ def command(
             after[0] += f"; at most {alphas[0]:.4g} of all answers differ, with confidence {confidence:g}"
     grids: list[Grid] = []
     for run, result in zip(listed, routed, strict=True):
-        grids += _tables(run, result, share=share, speed_up=speed_up)
+        system, *others = _tables(run, result, share=share, speed_up=speed_up)
+        grids += [system, *others] if everything else [system]
+        after += [] if save else _next(run, result)
     asked = {"speed_up": speed_up, "break_even": even, "share": share, "splits": splits, "seed": seed}
     kept = ("score", "threshold", "rule", "guarantee", "alpha", "confidence_level", "k")
     saved = router and {"path": str(save), **{name: getattr(router, name) for name in kept}}
@@ -170,6 +175,13 @@ def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> It
         Column(cost, "cost", percent),
     ]
     yield table(columns, advice.choices, title=f"{name}: what to do, without a guarantee", lines=advice.sentences)
+
+
+def _next(run: Run, result: RoutedRun) -> Iterator[str]:
+    """Of the levels that can be kept, the strictest to make a router of."""
+    if kept := [level.alpha for level in result.system.certificates if level.coverage.value is not None]:
+        command = f"quantdrift route {as_typed(run.path)} --score gap --alpha {min(kept):g} --save router.json"
+        yield f"{command}   # a router, for a server"
 
 
 def _how_sure(choice: Choice) -> str:

@@ -34,10 +34,7 @@ _ANSWERS = {"good": ("yes", 0), "warn": ("no", 1), "bad": ("no", 1), "plain": ("
 _ENOUGH = 300
 """Inputs of which a third can show that a deployment may be shipped, where the answer was not known before."""
 
-_UNITS = {
-    "bits a weight": "Bits are over all parameters, the embedding matrix too; full precision has 32, or its --dtype's.",
-    "query time": "Query time is a multiple of exact search's.",
-}
+_UNITS = {"query time": "Query time is a multiple of exact search's."}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +69,9 @@ class _Measured:
     def cost(self) -> Mapping[str, Any]:
         """What it takes and what it changes, on the inputs that the record counts."""
         record, flips = self.run.record, estimates_of(self.run.record)["flip@1"]
-        bits = (record.get("bits_per_weight") or {}).get("all_parameters")
-        takes = {"bits a weight": (bits, 2), "bytes a document": (stored_bytes(record), None)}
+        bits = record.get("bits_per_weight") or {}
+        size = bits["all_parameters"] * bits["n_parameters"] / 8e6 if bits.get("n_quantized") else None
+        takes = {"model, MB": (size, 1), "bytes a document": (stored_bytes(record), None)}
         takes["query time"] = (query_ratio(record), 2)
         prices = {name: value if value is None else round(value, digits) for name, (value, digits) in takes.items()}
         changes = {"inputs": flips.n, "other answers": with_interval(flips), "ship?": self.ships}
@@ -132,10 +130,9 @@ def _measured(named: Spec | Versus | None, options: ShipOptions, dataset: Datase
             f"a model alone is several runs: expected MODEL@SCHEME for --out or a server, not {options.spec}"
         )
     for pair in _usual(options.spec, dataset) if named is None else [named]:
-        note(f"measures {pair} on {dataset.name}, and the noise of full precision")
         run = measured(pair, options)
         one = _Measured(name=str(pair), run=run, outcome=verdict(run.record))
-        note(f"{one.name}: {one.ships}, {one.outcome.told}")
+        note(f"{one.name}: {one.ships}, {one.outcome.word}")
         yield one
         if one.ships != "yes":
             return
@@ -171,7 +168,7 @@ def _with_parts(one: _Measured, options: ShipOptions, dataset: Dataset) -> _Meas
     if ended.code:  # a combination failed; the reasons are told
         return replace(one, parts=ended.lines)
     shares = waterfalls_of(open_study(place))
-    parts = in_words(shares, named=str(pair.scheme))
+    parts = in_words(shares, named=str(pair.scheme), brief=True)
     return replace(one, outcome=judged_whole(one.run.record, shares[0]), parts=parts)
 
 
@@ -217,10 +214,9 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     head = [title for title in costs[0] if any(cost[title] is not None for cost in costs)]
     prices = [["-" if cost[title] is None else str(cost[title]) for title in head] for cost in costs]
     lines = [
-        *subject.parts,
         *(f"{one.name}: {one.ships}, {one.outcome.told}" for one in others),
         *search.lines,
-        *(f"{one.name}, on those inputs: {one.ships}, {one.outcome.told}" for one in search.found),
+        *(f"May it be shipped, by those inputs? {_briefly(one)}" for one in search.found),
     ]
     commands = dict(_commands(subject, others, search, task))
     data = {"spec": subject.name, "data": record["data"]["name"], "run": str(subject.run.path), "answer": answer}
@@ -228,18 +224,26 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     columns = changed_columns(texts, exact=evidence.exact, classes=answers(record) != "top-1")
     data |= {"breaks": records(columns, changed[:WORST])}
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
-    broken = replace(broken, title=f"What breaks: {broken.title.lower()}", lines=broken.lines[-1:])
+    broken = replace(broken, title=f"What breaks: {broken.title.lower()}", lines=[*broken.lines[-1:], *subject.parts])
     units = [_UNITS[title] for title in head if title in _UNITS]
-    price = Grid(title="What it costs", head=head, rows=prices, words=head[-1:], lines=units)
+    title = "What mends it, and what it costs" if search.found else "What it costs"
+    price = Grid(title=title, head=head, rows=prices, words=head[-1:], lines=units)
+    judged = f"Judged by {record['data']['name']}: {data_line(record)}."
     return Output(
-        data={**data, "costs": costs, "repair": search.repair},
-        title=f"May I ship {subject.name}? {answer.capitalize()}, by {record['data']['name']}: {outcome.word}.",
-        about=[data_line(record), *notes, *outcome.sentences],
+        data={**data, "costs": costs, "parts": [*subject.parts], "repair": search.repair},
+        title=f"May I ship {subject.name}? {answer.capitalize()}: {outcome.word}.",
+        about=[*outcome.sentences, judged, *notes, ""],
         grids=[*([broken] if changed else []), price],
         lines=lines,
         next=["", *(line for what, command in commands.items() for line in (f"{what}:", f"    {command}"))],
         code=code,
     )
+
+
+def _briefly(one: _Measured) -> str:
+    """The answer, and what is open; the figures stand in the table."""
+    opened = [sentence for sentence in one.outcome.sentences if sentence.startswith("Open: ")]
+    return " ".join([f"{one.ships.capitalize()}: {one.outcome.word}.", *opened])
 
 
 def _commands(
@@ -256,12 +260,9 @@ def _commands(
         ("the same as a page for a browser", f"quantdrift report {place}{of_task}"),
         ("what each part changes, with intervals", typed(record, "waterfall", subject.name) if subject.parts else ""),
         *((f"what mends {one.name}", typed(record, "ship", one.name)) for one in others),
-        *(
-            (f"what was found, judged by all inputs: {one.name}", typed(one.run.record, "ship", one.name))
-            for one in search.found
-        ),
+        *(("what was found, judged by all inputs", typed(one.run.record, "ship", one.name)) for one in search.found),
         ("what else was tried, or a longer search", search.command) if search.command else advice,
         ("which answers can be trusted as they are", f"quantdrift certify {place}"),
-        (f"keep {best.name} from getting worse, in CI: write the baseline, and commit it", gate and f"{gate} --update"),
+        ("a baseline to commit, so that CI tells when answers get worse", gate and f"{gate} --update"),
     ]
     yield from ((what, command) for what, command in listed if command)

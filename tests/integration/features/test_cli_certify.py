@@ -41,21 +41,30 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_a_table_and_sentences(write: Write) -> None:
-    code, out, err = certify(write("logits"))
+    run = write("mild", noise=0.1)
+    code, out, err = certify(run)
     assert (code, err) == (0, "")
+    assert re.search(r"│ 0\.10 +│ [\d.]+ % ± ", out)
+    assert "joint" not in out
+    (again,) = re.findall(r"quantdrift certify \S+ (--alpha [\d.]+ --save) check.json", out)
+    assert certify(run, *again.split(), run / "check.json")[0] == 0
+    out = certify(write("logits"), "--all")[1]
     for label in ("conditional", "joint", "S", "2epsilon", "gap", "msp", "entropy", "0.10", "0.05"):
         assert re.search(f"│ {label} +│", out)
     out = certify(write("calm", noise=0.01), "--alpha", 0.1, "--alpha", 0.001)[1]
     assert "level 0.001 from so few inputs: it needs 2,302" in out
-    assert "msp" not in certify(write("similar", logits=False))[1]
+    assert "msp" not in certify(write("similar", logits=False), "--all")[1]
 
 
 def test_what_splits_accept_is_not_promised_where_all_inputs_together_accept_nothing(write: Write) -> None:
     run = write("of", noise=0.5, n=140)
     first = json.loads(certify(run, "--alpha", 0.1, "--json")[1])["runs"][0]["certificates"][0]
     assert first["coverage"]["value"] > 0.1
-    assert "At level 0.1 the inputs together accept nothing, though some of the splits do" in certify(run)[1]
-    assert "can be used without asking" not in certify(run, "--alpha", 0.1)[1]
+    out = certify(run)[1]
+    assert "At level 0.1 these inputs are too few to accept any answer, though some of the splits do" in out
+    assert re.search(r"│ 0\.10 │ - │ - │ nothing │", out)
+    assert "--save" not in out
+    assert "can be used without asking" not in certify(run, "--alpha", 0.1, "--all")[1].partition("joint rows")[2]
 
 
 def test_what_a_check_accepts_is_listed_input_by_input(write: Write, tmp_path: Path) -> None:

@@ -38,10 +38,13 @@ def test_a_classifier_gets_a_sweep_and_a_recommendation(pets: Path, tmp_path: Pa
     code, shown, err = route(pets)
     assert (code, err) == (0, "")
     assert "vit@W4-channel-rtn on pets" in shown
+    assert "percentile" not in shown
+    assert "a router, for a server" in shown
+    shown = route(pets, "--all")[1]
     assert all(f"│ {score} │ 25 │" in shown for score in ("gap", "msp", "entropy"))
-    out = cli("route", pets, "--markdown")[1]
+    out = cli("route", pets, "--all", "--markdown")[1]
     assert "| score | percentile | inputs routed | cost | lost accuracy recovered | changes recovered |" in out
-    rough = route(classifier(tmp_path / "rough", noise=3), "--score", "gap", "--speed-up", "1.1")[1]
+    rough = route(classifier(tmp_path / "rough", noise=3), "--score", "gap", "--speed-up", "1.1", "--recover", "0.9")[1]
     assert "Nothing cheaper than full precision is shown to correct 90 %" in rough
     assert "│ full precision alone │ 100.0 % │ 100.0 % │" in rough
     read = json.loads(route(pets, "--speed-up", "10", "--json")[1])
@@ -61,7 +64,7 @@ def test_one_seed_gives_one_result(pets: Path) -> None:
 def test_several_runs_are_told_one_by_one(tmp_path: Path) -> None:
     for seed, noise in enumerate((0.0, 0.5, 1.5)):
         classifier(tmp_path / f"task{seed}", noise, seed)
-    shown = route(tmp_path, "--score", "gap", "--markdown")[1]
+    shown = route(tmp_path, "--score", "gap", "--all", "--markdown")[1]
     assert all(f"on task{number}: thresholds" in shown for number in range(3))
 
 

@@ -43,7 +43,7 @@ def test_no_what_breaks_and_what_mends_it(place: Path, quantdrift: Run, monkeypa
     assert (code, page["answer"], page["verdict"]["word"]) == (1, "no", "answers change")
     assert 1 <= len(page["breaks"]) <= 3
     assert all(one["text"] and one["text_before"] for one in page["breaks"])
-    assert any("By stage" in line for line in page["lines"])
+    assert any("By stage" in line for line in page["parts"])
     named, found = page["costs"]
     assert (named["inputs"], found["inputs"]) == (40, 13)  # a third of the queries took no part in the choice
     chosen = page["repair"]["deployments"][page["repair"]["chosen"]]
@@ -78,7 +78,7 @@ def test_of_a_model_the_cheapest_that_may_be_shipped(place: Path, quantdrift: Ru
     assert code == 0
     assert page["costs"][0]["ship?"] == "yes"
     assert page["spec"] == [one["deployment"] for one in page["costs"] if one["ship?"] == "yes"][-1]
-    assert page["costs"][0]["bits a weight"] > page["costs"][1]["bits a weight"]
+    assert page["costs"][0]["model, MB"] > page["costs"][1]["model, MB"]
     code, page = _page(place, "TINY", *DATA)
     assert (code, len(page["costs"])) == (4, 1)  # after what may not be shipped, nothing narrower is tried
     quantdrift("ship", "TINY", *DATA, "--out", "here", code=2)

@@ -33,14 +33,17 @@ def test_a_regression_fails_until_it_is_accepted(cli: Cli, bad: Path) -> None:
     code, out, err = cli("gate", bad)
     assert (code, err) == (1, "")
     words = " ".join(out.split())  # the sentences are golden ones
-    assert all(said in words for said in ("30 inputs worse", "40 of 300", "The worst 10 of 40"))
+    assert all(said in words for said in ("30 inputs worse", "40 of 300", "The worst 3 of 40"))
     named = [word.strip(",.:") for word in words.split()]
     (rule, *_), worst = (json.loads(cli("gate", bad, "--json")[1])[name] for name in ("rules", "worst"))
-    assert {named.count(name) for name in (*rule["inputs"], *(one["input_id"] for one in worst))} == {1}
+    assert [named.count(one["input_id"]) for one in worst] == [1] * 3 + [0] * 7
+    assert sum(map(named.count, {*rule["inputs"]} - {one["input_id"] for one in worst})) == 0
+    assert "The worst 12 of 40" in " ".join(cli("gate", bad, "--worst", 12)[1].split())
     code, out, err = cli("gate", bad, "--update")
     assert code == 0
     assert out.splitlines()[-1].startswith("fail: ")  # what is accepted
-    assert cli("gate", bad)[0] == 0
+    code, out, _ = cli("gate", bad)
+    assert (code, "changed inputs" in out) == (0, False)
 
 
 def test_too_few_inputs(cli: Cli, tmp_path: Path) -> None:

@@ -304,8 +304,8 @@ def test_words_tell_what_they_mean_to_the_pointer_and_the_keyboard(browser: Brow
         assert "relevant documents rank" in page.inner_text("#tip")
         page.mouse.move(5, 500)
         page.wait_for_selector("#tip", state="detached")
-        page.locator(".numbers .term", has_text="at risk").focus()
-        assert "separation below 1" in page.inner_text("#tip")
+        page.locator(".numbers .term", has_text="95 %").first.focus()
+        assert "95 of 100" in page.inner_text("#tip")
         page.keyboard.press("Escape")
         assert page.locator("#tip").count() == 0
 

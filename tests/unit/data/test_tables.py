@@ -19,7 +19,7 @@ from quantdrift.api import drift
 from quantdrift.base.errors import DataError, MissingExtraError
 from quantdrift.data.labelled import ClassificationDataset, is_place, read_folder
 from quantdrift.data.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.data.tables import frame_table, leaks_of, pairs_of
+from quantdrift.data.tables import frame_table, leaks_of, pairs_of, read_table
 from support.beir_folder import write_beir_folder
 from support.command_line import cli
 from support.hostile_text import HOSTILE, check_clean
@@ -257,8 +257,31 @@ def test_a_column_that_is_named_is_nothing_else(read: Read) -> None:
 
 
 @pytest.mark.parametrize(
+    ("head", "found"),
+    [
+        ("customer_question,Best Answer,team", ("customer_question", "Best Answer")),
+        ("question text,document_content,page", ("question text", "document_content")),
+        ("answer,my_answer,user query", ("user query", "answer")),  # a whole name comes first
+        ("old_question,question_id,question,help_article", ("question", "help_article")),
+    ],
+)
+def test_the_last_word_of_a_name_tells_where_no_name_is_usual(
+    tmp_path: Path, head: str, found: tuple[str, str]
+) -> None:
+    (tmp_path / "faq.csv").write_text(f"{head}\n{head}\n")
+    roles = read_table(tmp_path / "faq.csv").roles
+    assert (roles["query"], roles["document"]) == found
+
+
+def test_the_last_word_of_a_name_makes_no_id_and_no_score(tmp_path: Path) -> None:
+    (tmp_path / "faq.csv").write_text("user_id,question,answer,spam_score\n1,a,b,0.2\n")
+    assert read_table(tmp_path / "faq.csv").roles == {"query": "question", "document": "answer"}
+
+
+@pytest.mark.parametrize(
     ("head", "columns", "said"),
     [
+        ("a_question,b_question,answer", None, "a_question, b_question could each be the query"),
         ("a,b", None, "no column is the query; the columns are a, b; looked for query, question"),
         ("query,b", None, 'no column is the document.*--columns "document=COLUMN"'),
         ("query,answer,context", None, 'answer, context could each be the document.*"document=answer"'),
