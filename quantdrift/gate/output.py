@@ -73,7 +73,11 @@ def sentences(result: GateResult, *, named: bool = True) -> list[str]:
     new = f"; {result.n_new:,} of these changes are new" if changed and result.n_new is not None else ""
     lines = [f"{changed:,} of {n} {'has' if changed == 1 else 'have'} another top-1 than the reference{new}."]
     if moved is not None:
-        lines.append(f"On {counted(moved, 'input')} the candidate gives another answer than in the baseline.")
+        known = result.n_new is not None and 0 < result.n_new < moved
+        parts = f": {result.n_new:,} new changes, {moved - (result.n_new or 0):,} whose change is gone or another"
+        lines.append(
+            f"To {counted(moved, 'input')} the candidate answers otherwise than in the baseline{parts * known}."
+        )
     seen = {worst.input_id for worst in result.worst}
     for judgement in result.rules:
         lines += _of_rule(judgement, result.alpha, seen, named=named)

@@ -104,9 +104,7 @@ def target_of_run(run: Run, *, sequential: bool = False) -> Target:
     if left_out:
         notes.append(f"{left_out:,} inputs are left out, as this deployment was chosen by them")
     if (of_run := verdict(record)).tone == "bad":
-        notes.append(
-            f"the verdict on the run itself, without a baseline: {of_run.word}; a gate passes what is no worse"
-        )
+        notes.append(f"the run by itself, not compared with a baseline: {of_run.word}")
     if not evidence.n_inputs:
         raise RunError(f"there is nothing to judge: {run.path} holds no inputs")
     return Target(

@@ -5,6 +5,7 @@ document by its stored codes, the ranking by exhaustive search of these codes, a
 Without an index the last two are the same.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -120,15 +121,15 @@ def score_deployed(
 
 def _on_index(told: Mapping[str, Any], n_docs: int) -> Iterator[str]:
     """Say where an index says little of a larger one, and where it stores more than the codes that it was given."""
-    name, size, plain = told["index"]["name"], told["index"]["bytes_per_document"], 4 * told["dim"]
-    codes = told["bytes_per_document"]
+    name, size, codes = told["index"]["name"], told["index"]["bytes_per_document"], told["bytes_per_document"]
     if n_docs < _FEW:
         yield f"{name} over {n_docs:,} documents says little of a larger corpus, in which an index misses more of them"
-    if told["precision"] != "float32" and size is not None and size >= plain:
+    if told["precision"] != "float32" and size is not None and size >= 4 * told["dim"]:
+        itself = re.sub(r"^(HNSW\d*).*", r"\1_SQ8", name) if "HNSW" in name else name.replace("Flat", "SQ8")
+        instead = f". For bytes inside the index: +index={itself}, without +emb=" if ":" not in name else ""
         yield (
-            f"{name} stores what +emb={told['precision']} gives it as float32: {size:,.0f} bytes a document, where the "
-            f"codes alone take {codes:,.0f} and float32 without an index {plain:,}. An index that stores codes itself "
-            "is smaller, and may change other answers"
+            f"{name} keeps what +emb={told['precision']} gives it as float32, so nothing is saved: {size:,.0f} bytes a "
+            f"document, {codes:,.0f} without an index{instead}"
         )
 
 

@@ -82,7 +82,12 @@ def _steps(ranges: Vectors) -> Vectors:
 
 
 def on_ranges(stored: Stored, n_docs: int) -> tuple[str, ...]:
-    """Return a note if the ranges of bytes come from few documents, as values outside of a range are clipped."""
-    if stored.ranges is None or n_docs >= _RANGED:
+    """Return notes on codes of bytes: what changes answers beside rounding, and ranges that come from few documents.
+
+    Values outside of a range are clipped.
+    """
+    if stored.ranges is None:
         return ()
-    return (f"+emb={stored.precision} takes its ranges from {n_docs:,} documents; expected {_RANGED} or more",)
+    steps = f"+emb={stored.precision} multiplies the codes, and each dimension has a step of its own: that, more than"
+    few = f"+emb={stored.precision} takes its ranges from {n_docs:,} documents; expected {_RANGED} or more"
+    return (f"{steps} the rounding, changes answers", *([few] if n_docs < _RANGED else []))

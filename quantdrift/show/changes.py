@@ -70,8 +70,8 @@ def changed_columns(texts: Texts, *, exact: bool, classes: bool) -> list[Column]
 
 
 _WORDS = (
-    "gap: how far the first answer leads the second. separation: the gap, divided by twice the largest change of a "
-    "score; above 1 no change of scores can overturn the first answer."
+    "Each score is that of its own model; the two are not compared. gap: how far the first answer leads the second. "
+    "separation: the gap, divided by twice the largest change of a score; above 1 none can overturn the first answer."
 )
 
 

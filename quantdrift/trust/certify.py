@@ -60,6 +60,8 @@ class Certificate:
         violation: share of the *accepted* inputs whose top-1 changed, which the level bounds of a conditional
             guarantee; undefined if no split accepts any, and of a system.
         threshold: median over the splits, +inf if it accepts nothing, -inf if everything.
+        threshold_of_all: likewise, set on all inputs: what is stored for a server.
+        coverage_of_all: share of all inputs that it accepts.
     """
 
     guarantee: Promised
@@ -69,6 +71,8 @@ class Certificate:
     joint_violation: Share
     violation: Share
     threshold: float
+    threshold_of_all: float
+    coverage_of_all: float
 
     @property
     def level(self) -> str:
@@ -111,9 +115,9 @@ class Certified:
         """How it was tried, in a sentence."""
         tested, splits = self.n_inputs - self.n_calibration, counted(self.n_splits, "random split")
         return (
-            f"{self.n_inputs:,} inputs, of which {self.n_calibration:,} calibrate and {tested:,} are tested, over "
-            f"{splits}: shares are of those tested, ± is the standard deviation over the splits. "
-            f"{percent(self.flip_rate)} of all answers changed."
+            f"Thresholds are set on all {self.n_inputs:,} inputs, as --save keeps them. Tried: set on "
+            f"{self.n_calibration:,} of them, tested on the other {tested:,}, over {splits}; ± is the standard "
+            f"deviation over the splits. {percent(self.flip_rate)} of all answers changed."
         )
 
 
@@ -152,6 +156,8 @@ def certify(
         whole, sure = inputs[name], None if guarantee == "joint" else confidence
         system = system_of(source, name) if guarantee == "system" else None
         for alpha in dict.fromkeys(alphas):
+            kept = system.threshold(alpha, confidence) if system else conformal.threshold_of(whole, alpha, sure)
+            served = system.accepts(kept) if system else conformal.accepts(whole.confidence, kept, name)
             tries = []
             for order in orders:
                 calibrating, tested = order[:n_calibration], order[n_calibration:]
@@ -166,7 +172,8 @@ def certify(
             few = conformal.nothing_accepted(n_calibration, alpha, sure)
             if system and np.isinf([threshold for threshold, *_ in tries]).all():
                 few = system.why_none(n_calibration, alpha, confidence)
-            certificates.append(_summed_up(guarantee, name, alpha, np.array(tries), few))
+            of_all = {"threshold_of_all": kept, "coverage_of_all": float(served.mean())}
+            certificates.append(_summed_up(guarantee, name, alpha, np.array(tries), few, **of_all))
     return Certified(
         n_inputs=len(first.confidence),
         n_calibration=n_calibration,
@@ -180,7 +187,12 @@ def certify(
 
 
 def _summed_up(
-    guarantee: Promised, statistic: conformal.Statistic, alpha: float, tries: NDArray[np.float64], few: str | None
+    guarantee: Promised,
+    statistic: conformal.Statistic,
+    alpha: float,
+    tries: NDArray[np.float64],
+    few: str | None,
+    **of_all: float,
 ) -> Certificate:
     """Sum up the thresholds, coverages and joint violations of all splits, [n_splits, 3]."""
     thresholds, coverage, joint = tries.T
@@ -195,6 +207,7 @@ def _summed_up(
         joint_violation=share_of(joint, few),
         violation=share_of(joint[some] / coverage[some], nothing),
         threshold=float(np.median(thresholds)),
+        **of_all,
     )
 
 

@@ -61,7 +61,8 @@ def test_addresses_are_those_of_the_repository_that_releases(monkeypatch: pytest
 
 
 def test_what_the_demo_prints_can_be_run() -> None:
-    assert "quantdrift[mteb,report]" in PROJECT["optional-dependencies"]["demo"]  # it ends with `quantdrift report`
+    # it ends with `quantdrift report`
+    assert "quantdrift[mteb,report,faiss]" in PROJECT["optional-dependencies"]["demo"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

@@ -4,7 +4,6 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,11 +15,11 @@ from quantdrift.base.text import as_typed, counted, percent, with_interval
 from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, flag, option, prints, share_option
 from quantdrift.data.retrieval import read_lines
 from quantdrift.evidence.record import Evidence
-from quantdrift.finished.texts import read_texts
 from quantdrift.runs.folder import RECORD, Run, find_runs
 from quantdrift.runs.identity import Identity
+from quantdrift.show.answers import write_answers
 from quantdrift.show.output import Output
-from quantdrift.show.tables import Column, Grid, write_table
+from quantdrift.show.tables import Grid
 from quantdrift.statistics import conformal
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 from quantdrift.statistics.selective import CONFIDENCE
@@ -152,9 +151,9 @@ def _promises(evidence: Evidence, asked: Sequence[conformal.Statistic]) -> list[
 def _grid(certified: Certified, title: str, *, whole: bool) -> Grid:
     """A row for each level and guarantee; unless it is `whole`, only what the first guarantee accepts."""
     first, entries = certified.certificates[0], sorted(certified.certificates, key=lambda entry: -entry.alpha)
-    head = ["level", "guarantee", "statistic", "accepted", "changed, of those"]
-    head += ["accepted and changed", "accepted where"]
-    left = set[str]()
+    head = ["level", "guarantee", "statistic", "accepted", "accepted where"]
+    head += ["tried: accepted", "changed, of those", "accepted and changed"]
+    left = {"accepted"}  # for its width
     if not whole:
         left = {"guarantee", "statistic", "accepted and changed"}
         entries = [one for one in entries if (one.guarantee, one.statistic) == (first.guarantee, first.statistic)]
@@ -170,14 +169,13 @@ def _grid(certified: Certified, title: str, *, whole: bool) -> Grid:
     )
 
 
-def _next(run: Run, certified: Certified) -> list[str]:
-    """Of the levels that accept something, the strictest to keep for a server."""
-    kept = [one for one in certified.certificates if one.guarantee == "conditional" and one.threshold != math.inf]
-    if not kept:
-        return []
-    level = min(one.alpha for one in kept)
-    command = f"quantdrift certify {as_typed(run.path)} --alpha {level:g} --save check.json"
-    return [f"{command}   # the check, for a server, and which answers it accepts"]
+def _next(run: Run, certified: Certified) -> Iterator[str]:
+    """Of the levels that accept something, the strictest to keep for a server; and what answers the other inputs."""
+    conditional = [one for one in certified.certificates if one.guarantee == "conditional"]
+    place = as_typed(run.path)
+    if kept := [one.alpha for one in conditional if one.threshold_of_all != math.inf]:
+        yield f"quantdrift certify {place} --alpha {min(kept):g} --save check.json   # for a server; then lists them"
+    yield f"quantdrift route {place}   # to answer every input: defers the others; its level is of all answers"
 
 
 def _named(run: Run) -> dict[str, str]:
@@ -187,12 +185,10 @@ def _named(run: Run) -> dict[str, str]:
 
 def _row(entry: Certificate) -> list[str]:
     plus = "" if entry.coverage.sd is None else f" ± {100 * entry.coverage.sd:.1f}"
-    accepted = percent(entry.coverage.value) + plus
     shares = [percent(share.value, 2) for share in (entry.violation, entry.joint_violation)]
-    if entry.threshold == math.inf:  # what some of the splits accept is no promise
-        accepted, *shares = ["-"] * 3
-    where = conformal.accepted_where(entry.statistic, entry.threshold)
-    return [entry.level, entry.guarantee, entry.statistic, accepted, *shares, where]
+    where = conformal.accepted_where(entry.statistic, entry.threshold_of_all)
+    kept = [percent(entry.coverage_of_all), where]
+    return [entry.level, entry.guarantee, entry.statistic, *kept, percent(entry.coverage.value) + plus, *shares]
 
 
 def _lines(certified: Certified, *, whole: bool) -> Iterator[str]:
@@ -211,24 +207,16 @@ def _lines(certified: Certified, *, whole: bool) -> Iterator[str]:
         if (entry.guarantee, entry.statistic) != (first.guarantee, first.statistic):
             continue
         level = f"At level {entry.alpha:g}"
-        if entry.violation.value is None:
-            yield f"{level}: {entry.violation.reason}."
-        elif entry.threshold == math.inf:
+        if entry.threshold_of_all == math.inf:
+            nothing = "no answer can be accepted by these inputs; measure more, or take a larger level"
+            yield f"{level}: {entry.coverage.reason or nothing}."
+        elif entry.violation.value is None:
+            yield f"{level}, tried: {entry.violation.reason}."
+        elif (spread := entry.coverage.sd or 0) > _UNSTEADY:
             yield (
-                f"{level} these inputs are too few to accept any answer, though some of the splits do. Measure more, "
-                "or take a larger level."
+                f"{level} the share that is tried varies much (± {100 * spread:.1f}): {certified.n_calibration:,} "
+                "inputs are few to calibrate on."
             )
-        else:
-            if whole:
-                yield (
-                    f"{level}, {percent(entry.coverage.value)} of the answers can be used without asking full "
-                    f"precision; of those, {percent(entry.violation.value, 2)} changed."
-                )
-            if (spread := entry.coverage.sd or 0) > _UNSTEADY:
-                yield (
-                    f"{level} the share varies much (± {100 * spread:.1f}): a part of these inputs is few to calibrate "
-                    "on. --save calibrates on all of them, and says what that accepts."
-                )
         if entry.guarantee == "joint" and certified.flip_rate <= entry.alpha:
             changed = percent(certified.flip_rate)
             yield f"Only {changed} changed in all, so accepting every answer keeps level {entry.alpha:g} too."
@@ -366,35 +354,7 @@ def _applied(path: Path, places: Sequence[Path], out: Path | None) -> Output:
         lines=lines,
     )
     if out is not None:
-        write_table(_ANSWERS, _answers(check, chosen[0]), out)
+        write_answers(chosen[0], check.statistic, {"accepted": check.accepts_confidence}, out)
     stored = {"path": str(path), **{name: getattr(check, name) for name in ("guarantee", "alpha", "statistic")}}
     stored["data"] = check.origin.data
     return Output(data={"check": stored, "runs": listed}, grids=[grid], next=[] if out is None else [f"written: {out}"])
-
-
-_ANSWERS = (
-    Column("", itemgetter("input"), kind="words", key="input"),
-    Column("", itemgetter("accepted"), kind="flag", key="accepted"),
-    Column("", itemgetter("confidence"), kind="number", key="confidence"),
-    Column("", itemgetter("answer"), kind="words", key="answer"),
-    Column("", itemgetter("changed"), kind="flag", key="changed"),
-    Column("", itemgetter("text"), kind="words", key="text"),
-)
-
-
-def _answers(check: StabilityCheck, run: Run) -> list[dict[str, Any]]:
-    """Every input of a run with at least two items: the candidate's answer, and whether a check accepts it."""
-    evidence, texts = run.evidence(), read_texts(run)
-    observed = conformal.observe(evidence, check.statistic)
-    rows = np.flatnonzero(observed.defined).tolist()
-    observed = observed.part(observed.defined)
-    accepted = check.accepts_confidence(observed.confidence).tolist()
-    found = zip(rows, accepted, observed.confidence.tolist(), observed.flipped.tolist(), strict=True)
-    return [
-        {
-            **{"input": (name := str(evidence.input_ids[row])), "accepted": yes, "confidence": sure, "changed": moved},
-            "answer": str(evidence.item_ids[evidence.candidate_top.items[row, 0]]),
-            "text": texts.inputs.get(name),
-        }
-        for row, yes, sure, moved in found
-    ]

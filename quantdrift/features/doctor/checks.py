@@ -52,7 +52,7 @@ _FALLBACK = "`quantdrift mteb run ...` works without the hook, and so does `quan
 _LITTLE_SPACE = 2 * 1024**3  # bytes; the embeddings of a million documents at 512 dimensions
 _CPU_FIRST = (
     "without a GPU install torch first, by: pip install torch --index-url https://download.pytorch.org/whl/cpu; "
-    "quantdrift[demo] then takes 2.1 GB of disk, and none of CUDA's libraries"
+    "quantdrift[demo] then takes 2.2 GB of disk, and none of CUDA's libraries"
 )
 
 

@@ -213,7 +213,7 @@ def recommended(repair: choice.Repair) -> list[str]:
         ]
     if chosen is not repair.deployments[0] and difference is not None and (difference.high or 0.0) >= 0:
         lines.append(
-            "That it changes fewer is not shown: the difference's interval reaches 0. More queries would tell."
+            f"{flips.n:,} inputs are too few to show that it changes fewer: the difference's interval reaches 0."
         )
     freest = min(repair.deployments, key=lambda deployment: deployment.rate)
     if freest.rate < chosen.rate:

@@ -18,6 +18,7 @@ from quantdrift.features.route.advice import (
 )
 from quantdrift.runs.folder import Run, find_runs
 from quantdrift.runs.identity import Identity
+from quantdrift.show.answers import write_answers
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Column, Grid, table
 from quantdrift.statistics.conformal import CONFIDENCES, confidence_in, confidence_name, in_words
@@ -63,6 +64,10 @@ def command(
         "FILE: Write a router for serving: with the threshold that keeps --alpha on all inputs of one run, or without "
         "--alpha that of --recover."
     ),
+    out: Path | None = option(
+        "-o --out FILE: Write every input of one run with its confidence and whether such a router defers it, into a "
+        ".csv or .parquet file."
+    ),
 ) -> Output:
     """Compute the benefit and the cost of answering unsure inputs at full precision.
 
@@ -76,7 +81,7 @@ def command(
 
     For a search, the first results of unsure queries are rescored instead.
 
-    For a server: quantdrift route RUN --score gap --alpha 0.05 --save router.json. Then
+    For a server: quantdrift route RUN --score gap --alpha 0.05 --save router.json -o deferred.csv. Then
     quantdrift.GapRouter.load("router.json").routes(scores) returns which inputs go to full precision.
 
     More: docs/explained/trust.md
@@ -93,16 +98,18 @@ def command(
     percentiles = decimals(percentile or "10,25,50", "--percentile", "10,25,50")
     even = break_even_share(speed_up)  # refuses one below 1 before runs are read
     listed = find_runs(runs)
-    if save is not None and len(listed) != 1:
-        raise QuantDriftError(f"--save sets a threshold on one run; got {len(listed)} runs")
+    kept = {"--save": save, "-o": out}
+    asks = next((name for name, place in kept.items() if place is not None), None)
+    if asks and len(listed) != 1:
+        raise QuantDriftError(f"{asks} sets a threshold on one run; got {len(listed)} runs")
     alphas = list(dict.fromkeys(alpha or ()))
-    if save is not None and len(alphas) > 1:
-        raise QuantDriftError(f"--save stores a router of one level (--alpha 0.05); got {len(alphas)} levels")
+    if asks and len(alphas) > 1:
+        raise QuantDriftError(f"{asks} is of a router of one level (--alpha 0.05); got {len(alphas)} levels")
     how: dict[str, Any] = {"percentiles": percentiles, "speed_up": speed_up, "recover": recover}
     how |= {"alphas": alphas or ALPHAS, "confidence": confidence}
     routed = [study_run(run, scores, **how, share=share, n_splits=splits, seed=seed) for run in listed]
     router, after = None, []
-    if save is not None:
+    if asks:
         evidence, record = listed[0].evidence(), listed[0].record
         if alphas:
             router = GapRouter.calibrate(evidence, alpha=alphas[0], confidence=confidence, score=scores[0], on=record)
@@ -110,22 +117,29 @@ def command(
             point = _point(routed[0].operating_point)
             origin = Identity.of(record).brief()
             router = GapRouter(threshold=point.threshold, score=point.score, k=point.k, origin=origin)
-        router.save(save)
         sent = percent(float((confidence_in(evidence, router.score) < router.threshold).mean()))
-        after.append(f"router: {save}, set on all inputs, sends {sent} of them to full precision ({router.rule})")
-        if router.guarantee:
-            after[0] += f"; at most {alphas[0]:.4g} of all answers differ, with confidence {confidence:g}"
+        promise = f"; at most {router.alpha or 0:.4g} of all answers differ, with confidence {confidence:g}"
+        after.append(
+            f"router: {save or 'not saved (--save FILE)'}, set on all inputs, sends {sent} of them to full precision "
+            f"({router.rule}){promise if router.guarantee else ''}"
+        )
+        if save is not None:
+            router.save(save)
+        if out is not None:
+            threshold = router.threshold
+            write_answers(listed[0], router.score, {"deferred": lambda sure: sure < threshold}, out)
+            after.append(f"written: {out}")
     grids: list[Grid] = []
     for run, result in zip(listed, routed, strict=True):
         system, *others = _tables(run, result, share=share, speed_up=speed_up)
         grids += [system, *others] if everything else [system]
-        after += [] if save else _next(run, result)
+        after += [] if asks else _next(run, result)
     asked = {"speed_up": speed_up, "break_even": even, "share": share, "splits": splits, "seed": seed}
-    kept = ("score", "threshold", "rule", "guarantee", "alpha", "confidence_level", "k")
-    saved = router and {"path": str(save), **{name: getattr(router, name) for name in kept}}
+    parts = ("score", "threshold", "rule", "guarantee", "alpha", "confidence_level", "k")
+    saved = router and {"path": save and str(save), **{name: getattr(router, name) for name in parts}}
     stated = (
-        f"The cost is 1 / {speed_up:g} + the deferred share; at {percent(even)} it is that of full precision alone. "
-        "The speed-up is stated, not measured."
+        f"The cost, of full precision's, is 1 / {speed_up:g} + the deferred share: to defer more than {percent(even)} "
+        f"costs more than full precision alone. The speed-up of {speed_up:g} is stated, not measured."
     )
     data = {**asked, "recover": recover, "runs": as_json(routed), "router": saved}
     return Output(data=data, grids=grids, lines=[stated], next=after)
@@ -149,10 +163,11 @@ def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> It
     cost = "cost" if result.scores_are == "logits" else "cost of encoding queries"
     columns = [
         Column("level", "level"),
-        Column("inputs deferred", "deferred", _share),
-        Column(cost, "deferred.value", lambda share: "-" if share is None else percent(relative_cost(share, speed_up))),
-        Column("answers that differ, of all", "joint_violation.value", lambda value: percent(value, 2)),
-        Column("deferred where", _where, kind="words"),
+        Column("deferred", _deferred, lambda share: "-" if share is None else percent(share)),
+        Column("where", _where, kind="words"),
+        Column(cost, _deferred, lambda share: "-" if share is None else percent(relative_cost(share, speed_up))),
+        Column("tried: deferred", "deferred", _share),
+        Column("tried: differ, of all", "joint_violation.value", lambda value: percent(value, 2)),
     ]
     levels = result.system.certificates
     yield table(columns, levels, title=f"{name}: how many inputs to defer", lines=list(_system_lines(run, result)))
@@ -179,19 +194,25 @@ def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> It
 
 def _next(run: Run, result: RoutedRun) -> Iterator[str]:
     """Of the levels that can be kept, the strictest to make a router of."""
-    if kept := [level.alpha for level in result.system.certificates if level.coverage.value is not None]:
-        command = f"quantdrift route {as_typed(run.path)} --score gap --alpha {min(kept):g} --save router.json"
-        yield f"{command}   # a router, for a server"
+    place = as_typed(run.path)
+    if kept := [level.alpha for level in result.system.certificates if _deferred(level) is not None]:
+        command = f"quantdrift route {place} --score gap --alpha {min(kept):g} --save router.json -o deferred.csv"
+        yield f"{command}   # a router, for a server, and which inputs it defers"
+    yield f"quantdrift certify {place}   # to serve the sure answers alone; its level is of the accepted ones"
 
 
 def _how_sure(choice: Choice) -> str:
     return "" if choice.between is None else " ({:.1f} to {:.1f})".format(*(100 * end for end in choice.between))
 
 
+def _deferred(level: Certificate) -> float | None:
+    return None if math.isinf(level.threshold_of_all) else 1 - level.coverage_of_all
+
+
 def _where(level: Certificate) -> str:
-    if math.isinf(level.threshold):
-        return "-" if level.coverage.value is None else "everywhere"
-    return in_words(confidence_name(level.statistic), "below", level.threshold)
+    if math.isinf(level.threshold_of_all):
+        return "-"
+    return in_words(confidence_name(level.statistic), "below", level.threshold_of_all)
 
 
 def _system_lines(run: Run, result: RoutedRun) -> Iterator[str]:

@@ -34,7 +34,7 @@ _ANSWERS = {"good": ("yes", 0), "warn": ("no", 1), "bad": ("no", 1), "plain": ("
 _ENOUGH = 300
 """Inputs of which a third can show that a deployment may be shipped, where the answer was not known before."""
 
-_UNITS = {"query time": "Query time is a multiple of exact search's."}
+_UNITS = {"query time": "Query time is a multiple of exact search's over the same documents; an index pays over many."}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,8 +215,9 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     prices = [["-" if cost[title] is None else str(cost[title]) for title in head] for cost in costs]
     lines = [
         *(f"{one.name}: {one.ships}, {one.outcome.told}" for one in others),
-        *search.lines,
-        *(f"May it be shipped, by those inputs? {_briefly(one)}" for one in search.found),
+        *search.lines[:1],
+        *(f"May it be shipped, by those {one.cost['inputs']:,} inputs? {_briefly(one)}" for one in search.found),
+        *search.lines[1:],
     ]
     commands = dict(_commands(subject, others, search, task))
     data = {"spec": subject.name, "data": record["data"]["name"], "run": str(subject.run.path), "answer": answer}

@@ -44,7 +44,7 @@ def test_a_table_and_sentences(write: Write) -> None:
     run = write("mild", noise=0.1)
     code, out, err = certify(run)
     assert (code, err) == (0, "")
-    assert re.search(r"│ 0\.10 +│ [\d.]+ % ± ", out)
+    assert re.search(r"│ 0\.10 +│ [\d.]+ % │ (gap above [\d.]+|everything) +│ [\d.]+ % ± ", out)
     assert "joint" not in out
     (again,) = re.findall(r"quantdrift certify \S+ (--alpha [\d.]+ --save) check.json", out)
     assert certify(run, *again.split(), run / "check.json")[0] == 0
@@ -56,15 +56,25 @@ def test_a_table_and_sentences(write: Write) -> None:
     assert "msp" not in certify(write("similar", logits=False), "--all")[1]
 
 
-def test_what_splits_accept_is_not_promised_where_all_inputs_together_accept_nothing(write: Write) -> None:
-    run = write("of", noise=0.5, n=140)
+def test_nothing_is_accepted_where_all_inputs_together_accept_nothing(write: Write) -> None:
+    run = write("rough", noise=1.5)
     first = json.loads(certify(run, "--alpha", 0.1, "--json")[1])["runs"][0]["certificates"][0]
-    assert first["coverage"]["value"] > 0.1
+    assert first["coverage_of_all"] == 0
     out = certify(run)[1]
-    assert "At level 0.1 these inputs are too few to accept any answer, though some of the splits do" in out
-    assert re.search(r"│ 0\.10 │ - │ - │ nothing │", out)
-    assert "--save" not in out
-    assert "can be used without asking" not in certify(run, "--alpha", 0.1, "--all")[1].partition("joint rows")[2]
+    assert "At level 0.1: no answer can be accepted by these inputs" in out
+    assert re.search(r"│ 0\.10 │ 0\.0 % │ nothing │", out)
+    assert "--alpha" not in out
+
+
+def test_what_is_accepted_is_what_the_saved_check_accepts(write: Write, tmp_path: Path) -> None:
+    """A table of halves had one threshold, and the check that is saved another."""
+    run = write("mild", noise=0.1)
+    for entry in json.loads(certify(run, "--json")[1])["runs"][0]["certificates"]:
+        words = ["--alpha", entry["alpha"], "--statistic", entry["statistic"], "--save", tmp_path / "check.json"]
+        assert certify(run, *words, *(["--joint"] if entry["guarantee"] == "joint" else []))[0] == 0
+        check = StabilityCheck.load(tmp_path / "check.json")
+        assert check.expected_coverage == entry["coverage_of_all"]
+        assert check.threshold == (entry["threshold_of_all"] or check.threshold)
 
 
 def test_what_a_check_accepts_is_listed_input_by_input(write: Write, tmp_path: Path) -> None:
@@ -91,7 +101,8 @@ def test_a_share_that_depends_on_the_split_is_told(write: Write) -> None:
     told = [certify(run, "--alpha", 0.01)[1] for run in runs]
     spreads = [json.loads(certify(run, "--alpha", 0.01, "--json")[1])["runs"][0] for run in runs]
     sds = [spread["certificates"][0]["coverage"]["sd"] for spread in spreads]
-    assert [sd > 0.15 for sd in sds] == ["the share varies much" in text for text in told] == [True, False]
+    said = ["the share that is tried varies much" in text for text in told]
+    assert [sd > 0.15 for sd in sds] == said == [True, False]
 
 
 def test_json_has_what_the_table_has(write: Write) -> None:

@@ -1,5 +1,6 @@
 """`quantdrift route` as a user types it, on small runs and without a model."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,21 @@ def test_the_saved_router_does_in_a_server_what_the_command_said(pets: Path, tmp
         served[name] = (routed.mean(), routed[changed].mean())
     assert served["default"][1] >= 0.9
     assert 0.5 <= served["recover"][1] < 0.6
+
+
+def test_the_inputs_that_a_router_defers_are_listed(pets: Path, tmp_path: Path) -> None:
+    shown = route(pets, "--alpha", 0.05, "-o", tmp_path / "deferred.csv")[1]
+    with (tmp_path / "deferred.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    (result,) = json.loads(route(pets, "--alpha", 0.05, "--json")[1])["runs"]
+    level = result["system"]["certificates"][0]
+    deferred = [row for row in rows if row["deferred"] == "true"]
+    assert (len(rows), len(deferred) / N) == (N, pytest.approx(1 - level["coverage_of_all"]))
+    assert max(float(row["confidence"]) for row in deferred) < level["threshold_of_all"]
+    assert sum(row["changed"] == "true" for row in rows if row not in deferred) / N <= 0.05
+    assert f"sends {100 * len(deferred) / N:.1f} % of them" in shown
+    assert "not saved (--save FILE)" in shown
+    assert "of one level" in route(pets, "--alpha", 0.1, "--alpha", 0.2, "-o", tmp_path / "no.csv")[2]
 
 
 def test_a_level_of_the_whole_system_comes_first_and_is_saved(pets: Path, tmp_path: Path) -> None:

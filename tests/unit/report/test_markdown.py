@@ -49,14 +49,14 @@ def test_a_run_says_how_many_changed_and_lists_the_worst_with_texts(tmp_path: Pa
     qrels = {query: [item for item, grade in grades.items() if grade > 0] for query, grades in QRELS.items()}
     folder = write_beir_folder(tmp_path / "data", queries, documents, qrels)
     half = {"value": 0.5, "low": 0.15, "high": 0.85, "n": 4}
-    metrics = {"flip@1": half, "at_risk": half}
+    metrics = {"flip@1": half, "gold_lost@10": half}
     # of another program, so that the texts are matched by their ids
     run = written(tmp_path / "run", metrics=metrics, diff={})
     text = markdown_of(of_run.page_of(run, data=folder))
     page = rendered(text)
     assert "50.0 % of the inputs have another top-1" in page
     numbers, changed, *_ = tables(page)
-    assert [row[1:] for row in numbers[1:]] == [["50.0 %", "95 %: 15.0 to 85.0, of 4 inputs"]]
+    assert [row[1:] for row in numbers[1:]] == [["50.0 %", "95 %: 15.0 to 85.0, of 4 inputs with one there"]]
     assert [row[0] for row in changed[1:]] == ["q2: question 2", "q3: question 3"]
     assert changed[1][1:3] == [
         "a (8.0000, relevant, rank 2 in the candidate) text a",

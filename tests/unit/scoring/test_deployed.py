@@ -220,6 +220,7 @@ def test_ranges_of_few_documents_are_said(world, n_docs, options, said):
     few = (world[0], world[1][:n_docs])
     state = score_deployed(vector_stages(parse_scheme(f"fp+{options}")), few, few, similarity=Similarity.COSINE, k=2)
     assert any("takes its ranges from 2 documents" in note for note in state.notes) == said
+    assert any("each dimension has a step of its own" in note for note in state.notes) == ("int8" in options)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ def test_ranges_of_few_documents_are_said(world, n_docs, options, said):
 def test_an_index_says_where_it_tells_little_and_stores_more_than_its_codes(world, options, codes):
     notes = " ".join(deployed(world, options).notes)
     assert ("over 700 documents says little of a larger corpus" in notes) == (codes is not None)
-    assert ("bytes a document, where the codes alone take 64 and float32 without an index 256" in notes) == bool(codes)
+    assert ("64 without an index. For bytes inside the index: +index=HNSW16_SQ8, without" in notes) == bool(codes)
     many = world[0], np.tile(world[1], (2, 1))
     assert "says little" not in " ".join(deployed(many, options).notes)
 
