@@ -15,7 +15,6 @@ from quantdrift.runs.verdict import verdict
 from quantdrift.show.changes import changes_grid
 from quantdrift.show.output import Output
 from quantdrift.show.tables import Grid, metric_grid
-from quantdrift.trust.certify import ALPHAS
 
 WORST, _FIGURES = 3, 5
 """Changed inputs and figures of the screen."""
@@ -25,10 +24,6 @@ _FIGURE_OF = {
     "reference.accuracy": ("accuracy, reference", "inputs"),
     "accuracy": ("accuracy, candidate", "inputs"),
     "gold_lost@10": ("a right answer left the first 10", "inputs with one there"),
-    **{
-        f"accepted@{level:.2f}": (f"can be accepted, at most {100 * level:g} % of them changed", "inputs held out")
-        for level in ALPHAS
-    },
     "rbo@10": ("overlap of the first 10 (RBO)", "inputs"),
 }
 """Metrics that stand beside a verdict, what each is called, and of what it is a share or mean; the first ones there."""
@@ -88,7 +83,6 @@ def as_text(shown: Output) -> str:
 def figure_grid(record: words.Record) -> Grid:
     """The figures beside a verdict, each with what it is of; and the metrics of other packages."""
     little = _LITTLE_OF[answers(record) != "top-1"]
-    little = {*little, *(name for name in _FIGURE_OF if "accepted@" in name and name != _accepted(record))}
     named = {name: of for name, of in _FIGURE_OF.items() if name.removeprefix("reference.") not in little}
     foreign = [str(metric) for metric in default_metrics() if metric.family.name not in BUILT_IN]
     others = {name: (name, "inputs") for name in foreign}
@@ -98,12 +92,6 @@ def figure_grid(record: words.Record) -> Grid:
     plain = [f"{label:<{widths[0]}}   {value:<{widths[1]}}   of {what}" for label, value, what in rows]
     title = "Figures, with 95 % intervals"
     return Grid(title=title, head=["figure", "value", "of"], rows=rows, words={"of"}, plain=plain)
-
-
-def _accepted(record: words.Record) -> str:
-    """What can be accepted at the largest level that is not kept by accepting every answer; empty without one."""
-    changed = getattr(words.estimates_of(record).get("flip@1"), "value", None) or 0.0
-    return next((f"accepted@{level:.2f}" for level in ALPHAS if level < changed), "")
 
 
 def _rows(record: words.Record, named: Mapping[str, tuple[str, str]]) -> Iterator[list[str]]:

@@ -54,7 +54,7 @@ def test_five_figures_at_most_stand_beside_a_verdict_each_with_what_it_is_of() -
     assert search[2][1:] == ["50.0 % (25.0 to 75.0)", "8 inputs with one there"]
     assert [row[:2] for row in classes[:1]] == [["accuracy, reference", "50.0 % (25.0 to 75.0)"]]
     assert not [row for row in classes if "nDCG" in row[0] or "first 10" in row[0]]  # of classes only the first counts
-    assert (len(search), len(classes)) == (4, 3)
+    assert (len(search), len(classes)) == (3, 2)
 
 
 def test_a_harness_that_reads_answers_is_told_of_by_accuracy() -> None:
