@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.asking.ask import Ask, finished
+from quantdrift.base.paths import keep_out_of_git
 from quantdrift.base.progress import Progress
 from quantdrift.candidate.refusals import check_pair, refuse_in_batches
 from quantdrift.data.retrieval import RetrievalDataset
@@ -82,7 +83,9 @@ def ensure(
     pair = opened()
     if enough is not None:
         pair = replace(pair, reading=replace(pair.reading, enough=enough))
-    return measured_run(pair, out=place, settings=settings, store=store, progress=progress, **entries)
+    run = measured_run(pair, out=place, settings=settings, store=store, progress=progress, **entries)
+    keep_out_of_git(place)
+    return run
 
 
 def _opening(ask: Ask, settings: Settings, store: EmbeddingStore, loading: Any) -> Callable[[], Opened]:

@@ -1,11 +1,19 @@
 """The folders of quantdrift's cache and of its runs."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 CACHE_VARIABLE = "QUANTDRIFT_CACHE"
 RUNS = Path("quantdrift-runs")
 """The default folder for runs."""
+
+
+def keep_out_of_git(place: Path) -> None:
+    """Make git ignore the default folder for runs, as pytest does with its cache, if a place lies in it."""
+    if RUNS in place.parents:
+        with suppress(OSError), open(RUNS / ".gitignore", "x", encoding="utf-8") as file:  # follows no link
+            file.write("*\n")
 
 
 def cache_dir() -> Path:

@@ -20,7 +20,7 @@ _LISTED = 3
 _RULE, _SENTENCE = 100, 500
 """Characters of a rule and of a sentence at most."""
 _EMPTY = "-"
-_NOW = "now (95 %)"
+_NOW, _NEEDED = "now (95 %)", "n (needed)"
 
 TO_DO: dict[str, str] = {
     "fail": "Repair the candidate; or, if the change is intended, accept it with --update and commit the new baseline.",
@@ -72,12 +72,8 @@ def sentences(result: GateResult, *, named: bool = True) -> list[str]:
     n, changed, moved = counted(result.n_inputs, "input"), result.n_changed, result.n_answers_changed
     new = f"; {result.n_new:,} of these changes are new" if changed and result.n_new is not None else ""
     lines = [f"{changed:,} of {n} {'has' if changed == 1 else 'have'} another top-1 than the reference{new}."]
-    if moved is not None:
-        known = result.n_new is not None and 0 < result.n_new < moved
-        parts = f": {result.n_new:,} new changes, {moved - (result.n_new or 0):,} whose change is gone or another"
-        lines.append(
-            f"To {counted(moved, 'input')} the candidate answers otherwise than in the baseline{parts * known}."
-        )
+    if moved is not None and not result.n_new:
+        lines.append(f"On {counted(moved, 'input')} the candidate gives another answer than in the baseline.")
     seen = {worst.input_id for worst in result.worst}
     for judgement in result.rules:
         lines += _of_rule(judgement, result.alpha, seen, named=named)
@@ -140,7 +136,7 @@ RULES = (
     Column("baseline", lambda row: show(row.rule.metric, Estimate(value=row.before))),
     Column("difference (95 %)", _cell(show_step, "difference")),
     Column("worse / better", lambda row: _EMPTY if row.worse is None else f"{row.worse:,} / {row.better:,}"),
-    Column("n (needed)", _inputs),
+    Column(_NEEDED, _inputs),
     Column("p worse (Holm)", "p_worse_holm", show_p),
     Column("p no worse", "p_no_worse", show_p),
     Column("outcome", "outcome", kind="words"),
@@ -162,6 +158,8 @@ def rules_table(result: GateResult, columns: Sequence[Column] = RULES, **more: A
     if result.sequential is not None:  # the ends are bounds, each at the level of the tests
         title = f"now (bounds, {100 * (1 - result.alpha):g} % each)"
         columns = [replace(column, title=title) if column.title == _NOW else column for column in columns]
+    if not any("(" in _inputs(rule) for rule in result.rules):
+        columns = [replace(column, title="n") if column.title == _NEEDED else column for column in columns]
     return _filled(columns, result.rules, **more)
 
 

@@ -123,7 +123,8 @@ def _on_index(told: Mapping[str, Any], n_docs: int) -> Iterator[str]:
     """Say where an index says little of a larger one, and where it stores more than the codes that it was given."""
     name, size, codes = told["index"]["name"], told["index"]["bytes_per_document"], told["bytes_per_document"]
     if n_docs < _FEW:
-        yield f"{name} over {n_docs:,} documents says little of a larger corpus, in which an index misses more of them"
+        larger = "says little of a larger corpus, in which an index misses more: measure again there"
+        yield f"{name} over {n_docs:,} documents {larger}"
     if told["precision"] != "float32" and size is not None and size >= 4 * told["dim"]:
         itself = re.sub(r"^(HNSW\d*).*", r"\1_SQ8", name) if "HNSW" in name else name.replace("Flat", "SQ8")
         instead = f". For bytes inside the index: +index={itself}, without +emb=" if ":" not in name else ""

@@ -88,6 +88,6 @@ def on_ranges(stored: Stored, n_docs: int) -> tuple[str, ...]:
     """
     if stored.ranges is None:
         return ()
-    steps = f"+emb={stored.precision} multiplies the codes, and each dimension has a step of its own: that, more than"
+    steps = f"+emb={stored.precision} compares by the codes, whose step differs from dimension to dimension: that, more"
     few = f"+emb={stored.precision} takes its ranges from {n_docs:,} documents; expected {_RANGED} or more"
-    return (f"{steps} the rounding, changes answers", *([few] if n_docs < _RANGED else []))
+    return (f"{steps} than the rounding, changes answers", *([few] if n_docs < _RANGED else []))

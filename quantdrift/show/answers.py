@@ -15,7 +15,7 @@ from quantdrift.statistics import conformal
 
 def write_answers(
     run: Run, statistic: conformal.Statistic, served: Mapping[Literal["accepted", "deferred"], Any], out: Path
-) -> NDArray[Any]:
+) -> str:
     """Write every input of a run with at least two items: the candidate's answer, and what is done with it.
 
     Args:
@@ -25,9 +25,9 @@ def write_answers(
         out: a .csv or .parquet file.
 
     Returns:
-        bool [n_inputs], what the function told.
+        What was written, in words.
     """
-    ((word, rule),) = served.items()
+    ((word, rule),), name = served.items(), conformal.confidence_name(statistic)
     evidence, texts = run.evidence(), read_texts(run)
     observed = conformal.observe(evidence, statistic)
     rows = observed.defined.nonzero()[0].tolist()
@@ -36,13 +36,13 @@ def write_answers(
     found = zip(rows, told.tolist(), observed.confidence.tolist(), observed.flipped.tolist(), strict=True)
     listed = [
         {
-            **{"input": (name := str(evidence.input_ids[row])), word: yes, "confidence": sure, "changed": moved},
+            **{"input": (one := str(evidence.input_ids[row])), word: yes, name: sure, "changed": moved},
             "answer": str(evidence.item_ids[evidence.candidate_top.items[row, 0]]),
-            "text": texts.inputs.get(name),
+            "text": texts.inputs.get(one),
         }
         for row, yes, sure, moved in found
     ]
-    kinds: Mapping[str, Any] = {word: "flag", "confidence": "number", "changed": "flag"}
-    keys = ("input", word, "confidence", "answer", "changed", "text")
+    kinds: Mapping[str, Any] = {word: "flag", name: "number", "changed": "flag"}
+    keys = ("input", word, name, "answer", "changed", "text")
     write_table([Column("", itemgetter(key), kind=kinds.get(key, "words"), key=key) for key in keys], listed, out)
-    return told
+    return f"written: {out}, {len(told):,} inputs, of which {int(told.sum()):,} are {word}"

@@ -64,8 +64,8 @@ def command(
     ),
     everything: bool = flag("--all: The paper's check and other confidences too, a row each."),
     out: Path | None = option(
-        "-o --out FILE: With --check and one run: write every input with its confidence and whether its answer is "
-        "accepted, into a .csv or .parquet file."
+        "-o --out FILE: Write every input of one run with its confidence and whether its answer is accepted, by "
+        "--check or at one --alpha, into a .csv or .parquet file."
     ),
 ) -> Output:
     """Which quantized answers are the same as at full precision? Checks them without labels.
@@ -85,9 +85,9 @@ def command(
 
         quantdrift certify RUN --alpha 0.1 --alpha 0.01
 
-        quantdrift certify RUN --alpha 0.1 --save check.json
+        quantdrift certify RUN --alpha 0.1 --save check.json -o answers.csv
 
-        quantdrift certify NEWER_RUN --check check.json -o accepted.csv
+        quantdrift certify NEWER_RUN --check check.json -o answers.csv
 
         quantdrift certify SCORES.jsonl --check check.json
 
@@ -104,14 +104,13 @@ def command(
                 "--save beside it"
             )
         return _applied(check, runs, out)
-    if out is not None:
-        raise QuantDriftError("-o lists the answers that a check accepts: expected --check FILE, which --save writes")
     if save is not None:
         StabilityCheck.check_place(save)
     chosen = find_runs(runs)
-    if save is not None and (len(chosen), len(alphas), max(1, len(asked))) != (1, 1, 1):
+    of_one = next((name for name, place in {"--save": save, "-o": out}.items() if place is not None), None)
+    if of_one and (len(chosen), len(alphas), max(1, len(asked))) != (1, 1, 1):
         raise QuantDriftError(
-            "--save stores one check: expected one run, one level (--alpha 0.05) and at most one --statistic; got "
+            f"{of_one} is of one check: expected one run, one level (--alpha 0.05) and at most one --statistic; got "
             f"{counted(len(chosen), 'run')}, {counted(len(alphas), 'level')} and {counted(len(asked), 'statistic')}"
         )
     listed, grids = [], []
@@ -122,22 +121,23 @@ def command(
         certified = certify(evidence, alphas or ALPHAS, _promises(evidence, asked), **how)
         listed.append({**_named(run), **as_json(certified)})
         grids.append(_grid(certified, f"{listed[-1]['spec']} on {listed[-1]['data']}", whole=everything or bool(asked)))
-        after += [] if asked or save else _next(run, certified)
-    if save is not None:
+        after += [] if asked or of_one else _next(run, certified)
+    if of_one:
         promise: Any = {"guarantee": "joint" if joint else "conditional", "statistic": asked[0] if asked else None}
         stored = StabilityCheck.calibrate(
             evidence, alpha=alphas[0], confidence=confidence, on=chosen[0].record, **promise
         )
-        stored.save(save)
+        if save is not None:
+            stored.save(save)
         of_all = f"calibrated on all {stored.n_calibration:,} inputs, of which it accepts"
-        after.append(f"check: {save}, {of_all} {percent(stored.expected_coverage)} ({stored.rule})")
-        listing = f"quantdrift certify {as_typed(chosen[0].path)} --check {shlex.quote(str(save))} -o accepted.csv"
-        after.append(f"{listing}   # which answers these are")
+        place = save or "not saved (--save FILE)"
+        after.append(f"check: {place}, {of_all} {percent(stored.expected_coverage)} ({stored.rule})")
+        if out is not None:
+            after.append(write_answers(chosen[0], stored.statistic, {"accepted": stored.accepts_confidence}, out))
+        else:
+            listing = f"quantdrift certify {as_typed(chosen[0].path)} --check {shlex.quote(str(save))} -o answers.csv"
+            after.append(f"{listing}   # which answers these are")
     return Output(data={"runs": listed, "saved": save and str(save)}, grids=grids, next=after)
-
-
-_UNSTEADY = 0.15
-"""Standard deviation of the accepted share over splits from which on it is told."""
 
 
 def _promises(evidence: Evidence, asked: Sequence[conformal.Statistic]) -> list[Promise]:
@@ -157,6 +157,7 @@ def _grid(certified: Certified, title: str, *, whole: bool) -> Grid:
     if not whole:
         left = {"guarantee", "statistic", "accepted and changed"}
         entries = [one for one in entries if (one.guarantee, one.statistic) == (first.guarantee, first.statistic)]
+        head[head.index("changed, of those")] = "tried: changed, of those"
     rows = [_row(entry) for entry in entries]
     kept = [column for column, name in enumerate(head) if name not in left]
     return Grid(
@@ -174,8 +175,9 @@ def _next(run: Run, certified: Certified) -> Iterator[str]:
     conditional = [one for one in certified.certificates if one.guarantee == "conditional"]
     place = as_typed(run.path)
     if kept := [one.alpha for one in conditional if one.threshold_of_all != math.inf]:
-        yield f"quantdrift certify {place} --alpha {min(kept):g} --save check.json   # for a server; then lists them"
-    yield f"quantdrift route {place}   # to answer every input: defers the others; its level is of all answers"
+        command = f"quantdrift certify {place} --alpha {min(kept):g} --save check.json -o answers.csv"
+        yield f"{command}   # the check, for a server, and what it accepts of each input"
+    yield f"quantdrift route {place}   # the other way: answer all, unsure ones at full precision; another threshold"
 
 
 def _named(run: Run) -> dict[str, str]:
@@ -199,7 +201,7 @@ def _lines(certified: Certified, *, whole: bool) -> Iterator[str]:
         yield "Serve by the first row of a level. The joint rows, the paper's among them, bound a share of all answers."
     elif not whole:
         yield (
-            "Of the answers that are accepted at most the level changed, with confidence "
+            "Of the answers that are accepted at most the level, which you choose, changed, with confidence "
             f"{certified.confidence:g}: they can be used without asking full precision. gap: the candidate's first "
             "score minus its second."
         )
@@ -212,11 +214,14 @@ def _lines(certified: Certified, *, whole: bool) -> Iterator[str]:
             yield f"{level}: {entry.coverage.reason or nothing}."
         elif entry.violation.value is None:
             yield f"{level}, tried: {entry.violation.reason}."
-        elif (spread := entry.coverage.sd or 0) > _UNSTEADY:
+        elif (none := certified.n_splits - entry.violation.n) and entry.violation.n:
             yield (
-                f"{level} the share that is tried varies much (± {100 * spread:.1f}): {certified.n_calibration:,} "
-                "inputs are few to calibrate on."
+                f"{level}, of {certified.n_splits:,} checks that were set on {certified.n_calibration:,} inputs, "
+                f"{none:,} accepted nothing: so many are few. What is kept is set on all {certified.n_inputs:,}."
             )
+        elif entry.threshold_of_all == -math.inf and entry.guarantee == "conditional":
+            changed = percent(certified.flip_rate)
+            yield f"{level} every answer is accepted, as only {changed} of all changed; a smaller level chooses."
         if entry.guarantee == "joint" and certified.flip_rate <= entry.alpha:
             changed = percent(certified.flip_rate)
             yield f"Only {changed} changed in all, so accepting every answer keeps level {entry.alpha:g} too."
@@ -353,8 +358,9 @@ def _applied(path: Path, places: Sequence[Path], out: Path | None) -> Output:
         rows=rows,
         lines=lines,
     )
+    after = []
     if out is not None:
-        write_answers(chosen[0], check.statistic, {"accepted": check.accepts_confidence}, out)
+        after.append(write_answers(chosen[0], check.statistic, {"accepted": check.accepts_confidence}, out))
     stored = {"path": str(path), **{name: getattr(check, name) for name in ("guarantee", "alpha", "statistic")}}
     stored["data"] = check.origin.data
-    return Output(data={"check": stored, "runs": listed}, grids=[grid], next=[] if out is None else [f"written: {out}"])
+    return Output(data={"check": stored, "runs": listed}, grids=[grid], next=after)

@@ -81,7 +81,7 @@ def command(
 
     For a search, the first results of unsure queries are rescored instead.
 
-    For a server: quantdrift route RUN --score gap --alpha 0.05 --save router.json -o deferred.csv. Then
+    For a server: quantdrift route RUN --score gap --alpha 0.05 --save router.json -o answers.csv. Then
     quantdrift.GapRouter.load("router.json").routes(scores) returns which inputs go to full precision.
 
     More: docs/explained/trust.md
@@ -127,8 +127,7 @@ def command(
             router.save(save)
         if out is not None:
             threshold = router.threshold
-            write_answers(listed[0], router.score, {"deferred": lambda sure: sure < threshold}, out)
-            after.append(f"written: {out}")
+            after.append(write_answers(listed[0], router.score, {"deferred": lambda sure: sure < threshold}, out))
     grids: list[Grid] = []
     for run, result in zip(listed, routed, strict=True):
         system, *others = _tables(run, result, share=share, speed_up=speed_up)
@@ -196,9 +195,9 @@ def _next(run: Run, result: RoutedRun) -> Iterator[str]:
     """Of the levels that can be kept, the strictest to make a router of."""
     place = as_typed(run.path)
     if kept := [level.alpha for level in result.system.certificates if _deferred(level) is not None]:
-        command = f"quantdrift route {place} --score gap --alpha {min(kept):g} --save router.json -o deferred.csv"
-        yield f"{command}   # a router, for a server, and which inputs it defers"
-    yield f"quantdrift certify {place}   # to serve the sure answers alone; its level is of the accepted ones"
+        command = f"quantdrift route {place} --score gap --alpha {min(kept):g} --save router.json -o answers.csv"
+        yield f"{command}   # the router, for a server, and what it does with each input"
+    yield f"quantdrift certify {place}   # the other way: serve the sure answers alone; another threshold"
 
 
 def _how_sure(choice: Choice) -> str:

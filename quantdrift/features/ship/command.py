@@ -34,7 +34,12 @@ _ANSWERS = {"good": ("yes", 0), "warn": ("no", 1), "bad": ("no", 1), "plain": ("
 _ENOUGH = 300
 """Inputs of which a third can show that a deployment may be shipped, where the answer was not known before."""
 
-_UNITS = {"query time": "Query time is a multiple of exact search's over the same documents; an index pays over many."}
+_FEW = 10_000
+"""Documents below which exact search takes no longer than an index."""
+
+
+_CHANGES = ("inputs", "other answers", "ship?")
+"""Columns of what a deployment changes, behind its prices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +77,9 @@ class _Measured:
         bits = record.get("bits_per_weight") or {}
         size = bits["all_parameters"] * bits["n_parameters"] / 8e6 if bits.get("n_quantized") else None
         takes = {"model, MB": (size, 1), "bytes a document": (stored_bytes(record), None)}
-        takes["query time"] = (query_ratio(record), 2)
+        takes["query time (exact: 1)"] = (query_ratio(record), 2)
         prices = {name: value if value is None else round(value, digits) for name, (value, digits) in takes.items()}
-        changes = {"inputs": flips.n, "other answers": with_interval(flips), "ship?": self.ships}
+        changes = dict(zip(_CHANGES, (flips.n, with_interval(flips), self.ships), strict=True))
         return {"deployment": self.name, **prices, **changes}
 
 
@@ -212,7 +217,8 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     broken = changes_grid(record, evidence, changed, changed[:WORST], texts)
     costs = [one.cost for one in (*tried, *search.found)]
     head = [title for title in costs[0] if any(cost[title] is not None for cost in costs)]
-    prices = [["-" if cost[title] is None else str(cost[title]) for title in head] for cost in costs]
+    rows = [_plain(record), *costs] if len(head) > len(_CHANGES) + 1 else costs  # where something is saved
+    prices = [["-" if row.get(title) is None else str(row[title]) for title in head] for row in rows]
     lines = [
         *(f"{one.name}: {one.ships}, {one.outcome.told}" for one in others),
         *search.lines[:1],
@@ -226,7 +232,8 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     data |= {"breaks": records(columns, changed[:WORST])}
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
     broken = replace(broken, title=f"What breaks: {broken.title.lower()}", lines=[*broken.lines[-1:], *subject.parts])
-    units = [_UNITS[title] for title in head if title in _UNITS]
+    n_docs = record["data"].get("n_documents") or _FEW
+    units = [f"Over {n_docs:,} documents an index saves no time."] if "query" in str(head) and n_docs < _FEW else []
     title = "What mends it, and what it costs" if search.found else "What it costs"
     price = Grid(title=title, head=head, rows=prices, words=head[-1:], lines=units)
     judged = f"Judged by {record['data']['name']}: {data_line(record)}."
@@ -239,6 +246,13 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
         next=["", *(line for what, command in commands.items() for line in (f"{what}:", f"    {command}"))],
         code=code,
     )
+
+
+def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What full precision takes in float32, for comparison."""
+    n, dim = (record.get("bits_per_weight") or {}).get("n_parameters"), (record.get("deployment") or {}).get("dim")
+    takes = {"model, MB": n and round(n * 32 / 8e6, 1), "bytes a document": dim and 4 * dim}
+    return {"deployment": "full precision (float32)", **takes, "query time (exact: 1)": 1}
 
 
 def _briefly(one: _Measured) -> str:

@@ -80,7 +80,7 @@ def test_what_is_accepted_is_what_the_saved_check_accepts(write: Write, tmp_path
 def test_what_a_check_accepts_is_listed_input_by_input(write: Write, tmp_path: Path) -> None:
     run, check, out = write("logits", n=400), tmp_path / "check.json", tmp_path / "accepted.csv"
     code, told, _ = certify(run, "--alpha", 0.1, "--save", check)
-    assert (code, f"--check {check} -o accepted.csv" in told) == (0, True)
+    assert (code, f"--check {check} -o answers.csv" in told) == (0, True)
     accepted = json.loads(certify(run, "--check", check, "-o", out, "--json")[1])["runs"][0]
     with out.open(newline="") as file:
         rows = [*csv.DictReader(file)]
@@ -91,8 +91,11 @@ def test_what_a_check_accepts_is_listed_input_by_input(write: Write, tmp_path: P
     assert f"of which it accepts {100 * len(sure) / 400:.1f} %" in told
     wrong = sum(row["changed"] == "true" for row in sure) / 400
     assert wrong == pytest.approx(accepted["joint_violation"]["value"])
-    assert min(float(row["confidence"]) for row in sure) > StabilityCheck.load(check).threshold
-    assert "expected --check FILE" in certify(run, "-o", out)[2]
+    assert min(float(row["gap"]) for row in sure) > StabilityCheck.load(check).threshold
+    told, again = certify(run, "--alpha", 0.1, "-o", tmp_path / "again.csv")[1], tmp_path / "again.csv"
+    assert again.read_text() == out.read_text()
+    assert f"400 inputs, of which {len(sure)} are accepted" in told
+    assert "got 1 run, 0 levels" in certify(run, "-o", out)[2]
     assert "got 2 runs" in certify(run, write("newer"), "--check", check, "-o", out)[2]
 
 
@@ -100,9 +103,9 @@ def test_a_share_that_depends_on_the_split_is_told(write: Write) -> None:
     runs = [write(f"of{n}-0.05", noise=0.05, n=n) for n in (520, 600)]
     told = [certify(run, "--alpha", 0.01)[1] for run in runs]
     spreads = [json.loads(certify(run, "--alpha", 0.01, "--json")[1])["runs"][0] for run in runs]
-    sds = [spread["certificates"][0]["coverage"]["sd"] for spread in spreads]
-    said = ["the share that is tried varies much" in text for text in told]
-    assert [sd > 0.15 for sd in sds] == said == [True, False]
+    nothing = [20 - spread["certificates"][0]["violation"]["n"] for spread in spreads]
+    assert [f"{none} accepted nothing" in text for none, text in zip(nothing, told, strict=True)] == [True, False]
+    assert nothing[1] == 0
 
 
 def test_json_has_what_the_table_has(write: Write) -> None:

@@ -21,7 +21,7 @@ LINE = ("gate", "--plan", "TINY@W3", "--data", "ROOT/data", "--pilot", "25", "--
 
 def test_a_pilot_is_measured_once_and_answers_other_questions(place: Path, quantdrift: Run) -> None:
     result = json.loads(quantdrift(*LINE, "--margin", "0.02"))
-    (kept,) = Path("quantdrift-runs").iterdir()
+    (kept,) = Path("quantdrift-runs").glob("[!.]*")
     stamp = (kept / "run.json").stat().st_mtime_ns
     assert (result["pilot"], result["inputs"], Path(result["run"])) == (25, 40, kept.absolute())
     (rule,) = result["rules"]  # without labels there is one
@@ -39,13 +39,13 @@ def test_a_pilot_is_measured_once_and_answers_other_questions(place: Path, quant
     assert [asked["rule"] for asked in other["rules"]] == ["flip@1 no worse by 0.2", "flip@1 no worse by 0.1"]
     assert other["rules"][1]["to_pass"] < rule["to_pass"]
     quantdrift(*LINE, "--seed", "1")
-    assert len(list(Path("quantdrift-runs").iterdir())) == 2  # another draw
+    assert len(list(Path("quantdrift-runs").glob("[!.]*"))) == 2  # another draw
 
 
 def test_against_a_run_the_disagreement_is_measured(place: Path, quantdrift: Run) -> None:
     quantdrift("run", "TINY@W4", "--data", "ROOT/data", "--out", "w4", "--no-noise-floor")
     result = json.loads(quantdrift(*LINE, "--against", "w4", "--margin", "0.05", "--no-noise-floor"))
-    (kept,) = Path("quantdrift-runs").iterdir()
+    (kept,) = Path("quantdrift-runs").glob("[!.]*")
     pilot, whole = read_run(kept).evidence(), read_run("w4").evidence()
     row = {str(name): number for number, name in enumerate(whole.input_ids)}
     flip = parse_metric("flip@1").per_input

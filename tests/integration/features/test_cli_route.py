@@ -40,7 +40,7 @@ def test_a_classifier_gets_a_sweep_and_a_recommendation(pets: Path, tmp_path: Pa
     assert (code, err) == (0, "")
     assert "vit@W4-channel-rtn on pets" in shown
     assert "percentile" not in shown
-    assert "a router, for a server" in shown
+    assert "the router, for a server" in shown
     shown = route(pets, "--all")[1]
     assert all(f"│ {score} │ 25 │" in shown for score in ("gap", "msp", "entropy"))
     out = cli("route", pets, "--all", "--markdown")[1]
@@ -105,7 +105,7 @@ def test_the_inputs_that_a_router_defers_are_listed(pets: Path, tmp_path: Path) 
     level = result["system"]["certificates"][0]
     deferred = [row for row in rows if row["deferred"] == "true"]
     assert (len(rows), len(deferred) / N) == (N, pytest.approx(1 - level["coverage_of_all"]))
-    assert max(float(row["confidence"]) for row in deferred) < level["threshold_of_all"]
+    assert max(float(row["gap"]) for row in deferred) < level["threshold_of_all"]
     assert sum(row["changed"] == "true" for row in rows if row not in deferred) / N <= 0.05
     assert f"sends {100 * len(deferred) / N:.1f} % of them" in shown
     assert "not saved (--save FILE)" in shown

@@ -61,6 +61,13 @@ def test_no_what_breaks_and_what_mends_it(place: Path, quantdrift: Run, monkeypa
     assert sum(encoded) < 120  # the noise floor of what was found, too
 
 
+def test_full_precision_stands_beside_what_is_saved(place: Path, quantdrift: Run) -> None:
+    told = quantdrift("ship", "TINY@W8+index=Flat", *DATA, "--minutes", "0", code=4)
+    row = next(line for line in told.splitlines() if "full precision (float32)" in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")][-4:] == ["1", "-", "-", "-"]
+    assert "documents an index saves no time." in told
+
+
 def test_yes_ends_in_0_and_searches_nothing(place: Path, quantdrift: Run) -> None:
     told = quantdrift("ship", "TINY@W8", *DATA, *LENIENT)
     assert "Yes" in told

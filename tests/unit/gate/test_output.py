@@ -74,7 +74,7 @@ def test_markdown_by_hand() -> None:
         "## quantdrift gate: pass\n\n"
         "`minilm@W4-rtn` on cranfield (test), 1,509 inputs.\n\n"
         "pass: 1 of 1 rules, `flip@1` <= 0.25 (within the limit)\n\n"
-        "| rule | now (95 %) | n (needed) | outcome |\n"
+        "| rule | now (95 %) | n | outcome |\n"
         "|---|---|---|---|\n"
         "| `flip@1 <= 0.25` | 24.4 % (22.3 to 26.6) | 1,509 | pass |\n\n"
         "- 312 of 1,509 inputs have another top-1 than the reference.\n"

@@ -220,7 +220,7 @@ def test_ranges_of_few_documents_are_said(world, n_docs, options, said):
     few = (world[0], world[1][:n_docs])
     state = score_deployed(vector_stages(parse_scheme(f"fp+{options}")), few, few, similarity=Similarity.COSINE, k=2)
     assert any("takes its ranges from 2 documents" in note for note in state.notes) == said
-    assert any("each dimension has a step of its own" in note for note in state.notes) == ("int8" in options)
+    assert any("step differs from dimension to dimension" in note for note in state.notes) == ("int8" in options)
 
 
 @pytest.mark.parametrize(
