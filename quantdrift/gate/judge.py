@@ -444,7 +444,7 @@ def _decided(judgement: Judgement, *, alpha: float) -> Judgement:
         why = "shown to be worse, but by less than the margin" if harmed else "shown to be no worse"
     elif harmed:
         surely = _worse_by(judgement) >= margin
-        open_still = f", and passes only where it is shown to be by less than {margin:g}"
+        open_still = f"; to pass, it has to be shown that it is by less than {margin:g}"
         why = f"shown to be worse{f' by {margin:g} or more' if surely else open_still}"
     elif judgement.p_no_worse is None and judgement.set_aside:
         why = _all_noise(judgement.set_aside)

@@ -201,8 +201,8 @@ def _lines(certified: Certified, *, whole: bool) -> Iterator[str]:
         yield "Serve by the first row of a level. The joint rows, the paper's among them, bound a share of all answers."
     elif not whole:
         yield (
-            "Of the answers that are accepted at most the level, which you choose, changed, with confidence "
-            f"{certified.confidence:g}: they can be used without asking full precision. gap: the candidate's first "
+            "You choose the level: of the accepted answers at most that share changed, with confidence "
+            f"{certified.confidence:g}. They can be used without asking full precision. gap: the candidate's first "
             "score minus its second."
         )
     for entry in certified.certificates:
