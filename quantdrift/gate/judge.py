@@ -443,9 +443,9 @@ def _decided(judgement: Judgement, *, alpha: float) -> Judgement:
     elif cleared:
         why = "shown to be worse, but by less than the margin" if harmed else "shown to be no worse"
     elif harmed:
-        surely = _worse_by(judgement) >= margin
-        open_still = f"; to pass, it has to be shown that it is by less than {margin:g}"
-        why = f"shown to be worse{f' by {margin:g} or more' if surely else open_still}"
+        surely, most = _worse_by(judgement) >= margin, _worse_by(judgement, most=True)
+        at_most = f", by up to {most:.3g} ({margin:g} is allowed)" if math.isfinite(most) else ""
+        why = f"shown to be worse{f' by {margin:g} or more' if surely else at_most}"
     elif judgement.p_no_worse is None and judgement.set_aside:
         why = _all_noise(judgement.set_aside)
     elif judgement.p_no_worse is None:
@@ -467,8 +467,8 @@ def _of_rate(judgement: Judgement, outcome: Verdict) -> str:
     return f"shown to be {'within' if outcome == 'pass' else 'beyond'} the limit, {bound}"
 
 
-def _worse_by(judgement: Judgement) -> float:
-    """The harm at the better end of the interval of the difference."""
-    step = judgement.difference
-    end = None if step is None else step.low if judgement.rule.metric.direction == "lower" else step.high
-    return -math.inf if end is None else end if judgement.rule.metric.direction == "lower" else -end
+def _worse_by(judgement: Judgement, *, most: bool = False) -> float:
+    """The harm at the better end of the interval of the difference, or at the worse one."""
+    step, lower = judgement.difference, judgement.rule.metric.direction == "lower"
+    end = None if step is None else step.low if lower != most else step.high
+    return -math.inf if end is None else end if lower else -end

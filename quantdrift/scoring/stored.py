@@ -88,6 +88,9 @@ def on_ranges(stored: Stored, n_docs: int) -> tuple[str, ...]:
     """
     if stored.ranges is None:
         return ()
-    steps = f"+emb={stored.precision} compares by the codes, whose step differs from dimension to dimension: that, more"
+    steps = (
+        f"+emb={stored.precision} compares by the codes, whose step differs from dimension to dimension (an index "
+        "with SQ8 decodes them first): that, more"
+    )
     few = f"+emb={stored.precision} takes its ranges from {n_docs:,} documents; expected {_RANGED} or more"
     return (f"{steps} than the rounding, changes answers", *([few] if n_docs < _RANGED else []))

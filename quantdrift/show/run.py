@@ -104,7 +104,7 @@ def _rows(record: words.Record, named: Mapping[str, tuple[str, str]]) -> Iterato
 def _sizes(record: words.Record) -> Iterator[list[str]]:
     bits = record.get("bits_per_weight") or {}
     if bits.get("n_quantized"):
-        whole = f"the linear layers, scales included ({bits['all_parameters']:.2f} with all that stays as it is)"
+        whole = f"the linear layers, scales included ({bits['all_parameters']:.2f} with what stays at full precision)"
         yield ["bits per weight", f"{bits['linear_with_scales']:.4g}", whole]
     if (size := words.stored_bytes(record)) is not None:
         dim, indexed = map((record.get("deployment") or {}).get, ("dim", "index"))

@@ -85,9 +85,9 @@ def command(
 
         quantdrift certify RUN --alpha 0.1 --alpha 0.01
 
-        quantdrift certify RUN --alpha 0.1 --save check.json -o answers.csv
+        quantdrift certify RUN --alpha 0.1 --save check.json -o certified.csv
 
-        quantdrift certify NEWER_RUN --check check.json -o answers.csv
+        quantdrift certify NEWER_RUN --check check.json -o certified.csv
 
         quantdrift certify SCORES.jsonl --check check.json
 
@@ -135,7 +135,7 @@ def command(
         if out is not None:
             after.append(write_answers(chosen[0], stored.statistic, {"accepted": stored.accepts_confidence}, out))
         else:
-            listing = f"quantdrift certify {as_typed(chosen[0].path)} --check {shlex.quote(str(save))} -o answers.csv"
+            listing = f"quantdrift certify {as_typed(chosen[0].path)} --check {shlex.quote(str(save))} -o certified.csv"
             after.append(f"{listing}   # which answers these are")
     return Output(data={"runs": listed, "saved": save and str(save)}, grids=grids, next=after)
 
@@ -175,9 +175,9 @@ def _next(run: Run, certified: Certified) -> Iterator[str]:
     conditional = [one for one in certified.certificates if one.guarantee == "conditional"]
     place = as_typed(run.path)
     if kept := [one.alpha for one in conditional if one.threshold_of_all != math.inf]:
-        command = f"quantdrift certify {place} --alpha {min(kept):g} --save check.json -o answers.csv"
+        command = f"quantdrift certify {place} --alpha {min(kept):g} --save check.json -o certified.csv"
         yield f"{command}   # the check, for a server, and what it accepts of each input"
-    yield f"quantdrift route {place}   # the other way: answer all, unsure ones at full precision; another threshold"
+    yield f"quantdrift route {place}   # or answer all, unsure ones at full precision: a level of all answers"
 
 
 def _named(run: Run) -> dict[str, str]:
@@ -216,8 +216,9 @@ def _lines(certified: Certified, *, whole: bool) -> Iterator[str]:
             yield f"{level}, tried: {entry.violation.reason}."
         elif (none := certified.n_splits - entry.violation.n) and entry.violation.n:
             yield (
-                f"{level}, of {certified.n_splits:,} checks that were set on {certified.n_calibration:,} inputs, "
-                f"{none:,} accepted nothing: so many are few. What is kept is set on all {certified.n_inputs:,}."
+                f"{level}, {none:,} of the {certified.n_splits:,} checks that were set on {certified.n_calibration:,} "
+                "inputs accepted nothing, as these are few for it. What --save keeps is set on all "
+                f"{certified.n_inputs:,}, and its promise holds."
             )
         elif entry.threshold_of_all == -math.inf and entry.guarantee == "conditional":
             changed = percent(certified.flip_rate)

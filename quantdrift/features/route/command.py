@@ -81,7 +81,7 @@ def command(
 
     For a search, the first results of unsure queries are rescored instead.
 
-    For a server: quantdrift route RUN --score gap --alpha 0.05 --save router.json -o answers.csv. Then
+    For a server: quantdrift route RUN --score gap --alpha 0.05 --save router.json -o routed.csv. Then
     quantdrift.GapRouter.load("router.json").routes(scores) returns which inputs go to full precision.
 
     More: docs/explained/trust.md
@@ -195,9 +195,9 @@ def _next(run: Run, result: RoutedRun) -> Iterator[str]:
     """Of the levels that can be kept, the strictest to make a router of."""
     place = as_typed(run.path)
     if kept := [level.alpha for level in result.system.certificates if _deferred(level) is not None]:
-        command = f"quantdrift route {place} --score gap --alpha {min(kept):g} --save router.json -o answers.csv"
+        command = f"quantdrift route {place} --score gap --alpha {min(kept):g} --save router.json -o routed.csv"
         yield f"{command}   # the router, for a server, and what it does with each input"
-    yield f"quantdrift certify {place}   # the other way: serve the sure answers alone; another threshold"
+    yield f"quantdrift certify {place}   # or serve the sure answers alone: a level of the accepted ones"
 
 
 def _how_sure(choice: Choice) -> str:
@@ -211,6 +211,8 @@ def _deferred(level: Certificate) -> float | None:
 def _where(level: Certificate) -> str:
     if math.isinf(level.threshold_of_all):
         return "-"
+    if level.coverage_of_all == 1:
+        return "nowhere"
     return in_words(confidence_name(level.statistic), "below", level.threshold_of_all)
 
 

@@ -14,7 +14,7 @@ COMMAND = re.compile(r"^    (?!@)(.+)$", re.MULTILINE)
 """An indented line, but for Python that is shown."""
 EXPECTED = {
     "search": ["Verdict: ", "harmful", "drift-baseline.json", "pass: 3 of 3 rules", "exit code 1"],
-    "classifier": ["Verdict: ", "accepted", "written: answers.csv", "router: ", "B flips"],
+    "classifier": ["Verdict: ", "accepted", "written: certified.csv", "router: ", "B flips"],
     "onnx": ["fail: 2 of 2", "exit code 1", "pass: 2 of 2", "<testsuites"],
     "ci": ["measured now", "3 passed", "gold_lost@10 [money]", "pass: ", " 183 ", "fail: ", "exit code 1", "pass: "],
 }

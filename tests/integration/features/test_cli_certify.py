@@ -80,7 +80,7 @@ def test_what_is_accepted_is_what_the_saved_check_accepts(write: Write, tmp_path
 def test_what_a_check_accepts_is_listed_input_by_input(write: Write, tmp_path: Path) -> None:
     run, check, out = write("logits", n=400), tmp_path / "check.json", tmp_path / "accepted.csv"
     code, told, _ = certify(run, "--alpha", 0.1, "--save", check)
-    assert (code, f"--check {check} -o answers.csv" in told) == (0, True)
+    assert (code, f"--check {check} -o certified.csv" in told) == (0, True)
     accepted = json.loads(certify(run, "--check", check, "-o", out, "--json")[1])["runs"][0]
     with out.open(newline="") as file:
         rows = [*csv.DictReader(file)]

@@ -67,7 +67,7 @@ def test_a_harness_that_reads_answers_is_told_of_by_accuracy() -> None:
 
 
 def test_what_is_stored_is_a_figure_where_something_is_quantized() -> None:
-    whole = ["bits per weight", "4.125", "the linear layers, scales included (18.79 with all that stays as it is)"]
+    whole = ["bits per weight", "4.125", "the linear layers, scales included (18.79 with what stays at full precision)"]
     rows = figures(bits_per_weight=BITS, deployment=STORED)
     assert rows[3:] == [whole, ["bytes a document", "384", "1,536 in float32"]]
     none = {**BITS, "linear": 32.0, "linear_with_scales": 32.0, "all_parameters": 32.0, "n_quantized": 0}
