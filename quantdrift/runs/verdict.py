@@ -185,7 +185,8 @@ def judged(
     if change is not None:
         hides = stands.answers.get("lost") == "yes" and stands.answers["mean"] == "no"
         told.insert(1 if hides else len(told), _mean(change, stands, given, classes=classes, hides=hides))
-    told += _open(stands, given, no_labels if change is None else None, classes=classes)
+    n_inputs = estimates["flip@1"].n
+    told += _open(stands, given, no_labels if change is None else None, n_inputs=n_inputs, classes=classes)
     return Verdict(word=stands.word, sentences=tuple(told), tone=TONES[stands.word])
 
 
@@ -238,8 +239,10 @@ def _mean(change: Estimate, stands: Standing, tolerances: Tolerances, *, classes
     return f"The mean hides it: {said}" if hides else said
 
 
-def _open(stands: Standing, tolerances: Tolerances, no_labels: str | None, *, classes: bool) -> Iterator[str]:
-    """The questions that are open, and how many inputs it takes to close them; without labels, why."""
+def _open(
+    stands: Standing, tolerances: Tolerances, no_labels: str | None, *, n_inputs: int, classes: bool
+) -> Iterator[str]:
+    """The questions that are open, and how many inputs it takes in all to close them; without labels, why."""
     fall = f"accuracy falls by {100 * tolerances.mean:g} points" if classes else f"nDCG@10 falls by {tolerances.mean:g}"
     limit = f"more than {100 * tolerances.changed:g} %"
     questions = {
@@ -252,8 +255,9 @@ def _open(stands: Standing, tolerances: Tolerances, no_labels: str | None, *, cl
     for name, needed in stands.needed.items():
         takes = "these do not tell"
         if needed is not None:  # of so rough a figure two digits, upwards
-            step = 10 ** max(0, len(str(needed)) - 2)
-            takes = f"it takes about {counted(-(-needed // step) * step, 'input')} like these to tell"
+            least = max(needed, n_inputs + 1)
+            step = 10 ** max(0, len(str(least)) - 2)
+            takes = f"it takes about {counted(-(-least // step) * step, 'input')} like these in all"
         yield f"Open: {questions[name]}; {takes}."
 
 

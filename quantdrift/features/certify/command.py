@@ -177,7 +177,7 @@ def _next(run: Run, certified: Certified) -> Iterator[str]:
     if kept := [one.alpha for one in conditional if one.threshold_of_all != math.inf]:
         command = f"quantdrift certify {place} --alpha {min(kept):g} --save check.json -o certified.csv"
         yield f"{command}   # the check, for a server, and what it accepts of each input"
-    yield f"quantdrift route {place}   # or answer all, unsure ones at full precision: a level of all answers"
+    yield f"quantdrift route {place}   # if the rest goes to full precision: its level is of all answers"
 
 
 def _named(run: Run) -> dict[str, str]:

@@ -197,7 +197,7 @@ def _next(run: Run, result: RoutedRun) -> Iterator[str]:
     if kept := [level.alpha for level in result.system.certificates if _deferred(level) is not None]:
         command = f"quantdrift route {place} --score gap --alpha {min(kept):g} --save router.json -o routed.csv"
         yield f"{command}   # the router, for a server, and what it does with each input"
-    yield f"quantdrift certify {place}   # or serve the sure answers alone: a level of the accepted ones"
+    yield f"quantdrift certify {place}   # if the rest is not answered: its level is of the accepted answers"
 
 
 def _how_sure(choice: Choice) -> str:

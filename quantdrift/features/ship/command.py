@@ -236,7 +236,7 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     units = [f"Over {n_docs:,} documents an index saves no time."] if "query" in str(head) and n_docs < _FEW else []
     title = "What mends it, and what it costs" if search.found else "What it costs"
     price = Grid(title=title, head=head, rows=prices, words=head[-1:], lines=units)
-    judged = f"Judged by {record['data']['name']}: {data_line(record)}."
+    judged = f"Judged by {record['data']['name']}: {data_line(record)}; intervals are of 95 %."
     return Output(
         data={**data, "costs": costs, "parts": [*subject.parts], "repair": search.repair},
         title=f"May I ship {subject.name}? {answer.capitalize()}: {outcome.word}.",
