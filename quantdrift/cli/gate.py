@@ -170,7 +170,8 @@ def _judged(options: GateOptions) -> Output | None:
     snapshot = snapshot_for(target, rules, baseline)
     Baseline.of(snapshot).write(path)
     note(f"{'wrote' if baseline is None else 'updated'} the baseline {path} ({snapshot.n_inputs:,} inputs); commit it")
-    note("quantdrift gate --plan with the same words says how small a change so many inputs can tell")
+    if options.candidate is None and not Path(options.target or config.target or "").exists():
+        note("quantdrift gate --plan with the same words says how small a change so many inputs can tell")
     for line in target.notes:
         note(line)
     if not judged:

@@ -34,10 +34,7 @@ _ANSWERS = {"good": ("yes", 0), "warn": ("no", 1), "bad": ("no", 1), "plain": ("
 _ENOUGH = 300
 """Inputs of which a third can show that a deployment may be shipped, where the answer was not known before."""
 
-_FEW = 10_000
-"""Documents below which exact search takes no longer than an index."""
-
-
+_QUERY = "query time (exact: 1)"
 _CHANGES = ("inputs", "other answers", "ship?")
 """Columns of what a deployment changes, behind its prices."""
 
@@ -77,7 +74,7 @@ class _Measured:
         bits = record.get("bits_per_weight") or {}
         size = bits["all_parameters"] * bits["n_parameters"] / 8e6 if bits.get("n_quantized") else None
         takes = {"model, MB": (size, 1), "bytes a document": (stored_bytes(record), None)}
-        takes["query time (exact: 1)"] = (query_ratio(record), 2)
+        takes[_QUERY] = (query_ratio(record), 2)
         prices = {name: value if value is None else round(value, digits) for name, (value, digits) in takes.items()}
         changes = dict(zip(_CHANGES, (flips.n, with_interval(flips), self.ships), strict=True))
         return {"deployment": self.name, **prices, **changes}
@@ -232,8 +229,9 @@ def _page(tried: Sequence[_Measured], subject: _Measured, search: _Search, task:
     data |= {"breaks": records(columns, changed[:WORST])}
     notes = [f"note: {warning}" for warning in record["data"]["warnings"]]
     broken = replace(broken, title=f"What breaks: {broken.title.lower()}", lines=[*broken.lines[-1:], *subject.parts])
-    n_docs = record["data"].get("n_documents") or _FEW
-    units = [f"Over {n_docs:,} documents an index saves no time."] if "query" in str(head) and n_docs < _FEW else []
+    ratios = [cost[_QUERY] for cost in costs if cost[_QUERY] is not None]
+    slow = f"Over {record['data'].get('n_documents') or 0:,} documents an index saves no time."
+    units = [slow] if ratios and min(ratios) >= 1 else []
     title = "What mends it, and what it costs" if search.found else "What it costs"
     price = Grid(title=title, head=head, rows=prices, words=head[-1:], lines=units)
     judged = f"Judged by {record['data']['name']}: {data_line(record)}; intervals are of 95 %."
@@ -252,7 +250,7 @@ def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
     """What full precision takes in float32, for comparison."""
     n, dim = (record.get("bits_per_weight") or {}).get("n_parameters"), (record.get("deployment") or {}).get("dim")
     takes = {"model, MB": n and round(n * 32 / 8e6, 1), "bytes a document": dim and 4 * dim}
-    return {"deployment": "full precision", **takes, "query time (exact: 1)": 1}
+    return {"deployment": "full precision", **takes, _QUERY: 1}
 
 
 def _briefly(one: _Measured) -> str:

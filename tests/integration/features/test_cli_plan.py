@@ -12,6 +12,7 @@ from quantdrift.data.retrieval import read_beir_folder
 from quantdrift.metrics import parse_metric
 from quantdrift.runs.folder import read_run
 from quantdrift.statistics.verdicts import inputs_for_rate
+from support.command_line import cli
 from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]
@@ -57,6 +58,11 @@ def test_against_a_run_the_disagreement_is_measured(place: Path, quantdrift: Run
     shown = quantdrift(*LINE[:-1], "--against", "w4", "--margin", "0.05", "--no-noise-floor")
     assert "is assumed" not in shown
     assert f"{rule['to_pass']:,}" in shown
+
+
+def test_a_new_baseline_of_a_spec_points_to_the_plan(place: Path, quantdrift: Run) -> None:
+    code, _, err = cli("gate", f"{place / 'tiny'}@W3", "--data", str(place / "data"), "--update")
+    assert (code, "quantdrift gate --plan with the same words" in err) == (0, True)
 
 
 def test_what_cannot_be_planned_is_refused(quantdrift: Run) -> None:

@@ -66,7 +66,8 @@ def test_full_precision_stands_beside_what_is_saved(place: Path, quantdrift: Run
     given = ("ship", f"{place / 'tiny'}@fp+index=Flat", "--data", str(place / "a"), "--minutes", "0")
     told = cli(*given)[1]
     assert re.search(r"│ full[^│]*│ +\d+ │ +1 │ +- │ +- │ - ", told), told
-    assert "documents an index saves no time." in told
+    (cost,) = json.loads(cli(*given, "--json")[1])["costs"]
+    assert ("documents an index saves no time." in told) == (cost["query time (exact: 1)"] >= 1)
 
 
 def test_yes_ends_in_0_and_searches_nothing(place: Path, quantdrift: Run) -> None:

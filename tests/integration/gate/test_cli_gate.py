@@ -17,6 +17,7 @@ def test_write_a_baseline_and_pass_against_it(cli: Cli, good: Path, tmp_path: Pa
     code, out, err = cli("gate", good, "--update")
     assert (code, out) == (0, "")
     assert "wrote the baseline drift-baseline.json (300 inputs); commit it" in err
+    assert "--plan" not in err  # which takes a spec
     first = (tmp_path / "drift-baseline.json").read_bytes()
     code, out, err = cli("gate", good)
     assert (code, err) == (0, "")
