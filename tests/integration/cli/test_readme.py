@@ -1,16 +1,20 @@
 """Every command that README.md prints, run as printed and without a network.
 
-FOLDER is the questions of docs/example-gate. A model of the hub and a checkpoint of somebody else are folders of that
-name: MiniLM itself, and MiniLM in the layout of GPTQ. What pip would fetch is looked up among the extras.
+FOLDER and faq.csv are the questions of docs/example-gate, tickets its texts with their topics as classes. A model of
+the hub and a checkpoint of somebody else are folders of that name: MiniLM itself, and MiniLM in the layout of GPTQ.
+What pip would fetch is looked up among the extras.
 """
 
+import csv
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from integration.models import checkpoint_makers
+from quantdrift.data.retrieval import read_beir_folder
 from support.places import ROOT
 from support.shell import typed
 from unit.test_project import PROJECT
@@ -30,11 +34,33 @@ MINUTES = ("mteb ", "lm_eval ", "make ")
 """What the commands that take minutes begin with; GPTQ takes one, too."""
 
 
+def pairs_in(folder: Path) -> list[tuple[str, str, str]]:
+    """The topic of each question, which its id begins with, its text, and that of its answer."""
+    data = read_beir_folder(folder)
+    documents = dict(zip(data.document_ids, data.documents, strict=True))
+    return [
+        (name.partition("-")[0], text, documents[next(iter(data.qrels[name]))])
+        for name, text in zip(data.query_ids, data.queries, strict=True)
+    ]
+
+
+def write_csv(file: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    with file.open("w", newline="", encoding="utf-8") as out:
+        csv.writer(out).writerows([head, *rows])
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder for all, so that MiniLM's embeddings are made once."""
     tmp_path = tmp_path_factory.mktemp("readme")
-    shutil.copytree(ROOT / "docs" / "example-gate" / "data" / "faq", tmp_path / "FOLDER")
+    faq = ROOT / "docs" / "example-gate" / "data" / "faq"
+    shutil.copytree(faq, tmp_path / "FOLDER")
+    pairs = pairs_in(faq)
+    write_csv(tmp_path / "faq.csv", ("question", "answer"), [(query, document) for _, query, document in pairs])
+    (tmp_path / "tickets").mkdir()
+    train, test = ([(row[part], row[0]) for row in pairs] for part in (2, 1))
+    write_csv(tmp_path / "tickets" / "train.csv", ("text", "label"), train)
+    write_csv(tmp_path / "tickets" / "test.csv", ("text", "label"), test)
     for name in {*re.findall(r"^    quantdrift \w+ ([\w-]+/[\w.-]+)@", TEXT, re.MULTILINE)}:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(checkpoint_makers.minilm())
