@@ -28,6 +28,7 @@ def damaged(content: bytes, n: int, seed: int) -> Iterator[bytes]:
             yield content[:at] + bytes([content[at] ^ 1 << draws.randrange(8)]) + content[at + 1 :]
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_damaged_is_not_done(tmp_path: Path, undisturbed) -> None:
     shutil.copytree(undisturbed.place / "out", tmp_path / "out")
     folder = open_study(tmp_path / "out")

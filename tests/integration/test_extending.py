@@ -20,6 +20,8 @@ from support.places import ROOT
 from support.tiny_command_line import corpora, one_thread, place
 from support.warm import warm
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["corpora", "one_thread", "place"]
 
 PAGE = (ROOT / "docs" / "guides" / "extending.md").read_text(encoding="utf-8")

@@ -17,6 +17,8 @@ from quantdrift.runs.identity import signature
 from support.packages import install
 from support.tiny_command_line import corpora, one_thread, place
 
+pytestmark = pytest.mark.slow
+
 Says = Callable[..., str]
 
 

@@ -126,6 +126,7 @@ def test_what_is_registered_for_the_exit_is_done_and_nothing_is_taken_apart(monk
     assert ended("runn") == (2, "ACTIVE\n")
 
 
+@pytest.mark.slow
 def test_commands_on_finished_runs_load_no_torch(good: Path) -> None:
     program = (
         "import sys; from quantdrift.cli import main\n"

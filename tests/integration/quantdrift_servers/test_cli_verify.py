@@ -145,6 +145,7 @@ def test_another_model_is_refused(saved: Path, tmp_path: Path) -> None:
     assert "no-such-folder" in verified("./no-such-folder")["error"]
 
 
+@pytest.mark.slow
 def test_servers(place: Path, saved: Path) -> None:
     full, w4 = (SentenceTransformer(str(folder), device="cpu") for folder in (place / "tiny", saved))
     rounding = {"half": lambda texts: of_model(w4)(texts).astype(np.float16).astype(np.float32)}

@@ -181,6 +181,7 @@ def test_a_seed_gives_the_same_numbers_and_another_one_others(tmp_path: Path, mo
     assert not tuned(prepared("W4-g64+tuned=2", tmp_path))["kept_from_before"]
 
 
+@pytest.mark.slow
 def test_tuning_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = prepared("W4-g64+tuned=16")
     write, kept = descent.write_state, list[int]()
