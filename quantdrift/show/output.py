@@ -113,12 +113,16 @@ def _emit_tables(shown: Output) -> None:
 
 def _print_table(grid: Grid, out: Console) -> None:
     """Print a table; if the terminal is too narrow for its numbers, the table is wider, and numbers stay whole."""
+    from rich.text import Text
+
     from quantdrift.base.console import console
 
     numbers = {column for column, name in enumerate(grid.head) if column and name not in grid.words}
     cells = [[_on_terminal(cell, grid) for cell in row] for row in (grid.head, *grid.rows)]
     needed = _FIRST + sum(max(len(part) for row in cells for part in row[column].split("\n")) + 3 for column in numbers)
     place = out if needed <= out.width else console(wide=True)
+    if grid.title:
+        place.print(Text(clean(grid.title), "italic"), soft_wrap=True)
     place.print(_table(grid, cells, numbers if needed <= place.width else set()))
 
 
@@ -131,7 +135,7 @@ def _table(grid: Grid, cells: Sequence[Sequence[str]], unbroken: Collection[int]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=clean(grid.title) or None, title_justify="left", show_lines=grid.stacked)
+    table = Table(show_lines=grid.stacked)
     for column, name in enumerate(cells[0]):
         words = column == 0 or grid.head[column] in grid.words
         table.add_column(name, justify="left" if words else "right", overflow="fold", no_wrap=column in unbroken)

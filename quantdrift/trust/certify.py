@@ -120,6 +120,19 @@ class Certified:
             f"deviation over the splits. {percent(self.flip_rate)} of all answers changed."
         )
 
+    def briefly(self, share: Literal["violation", "joint_violation"], of: str) -> list[str]:
+        """How it was set, and what came out where it was tried, by the first statistic: two sentences."""
+        first, tested = self.certificates[0], self.n_inputs - self.n_calibration
+        ours = [
+            one for one in self.certificates if (one.guarantee, one.statistic) == (first.guarantee, first.statistic)
+        ]
+        shares = ", ".join(percent(getattr(one, share).value, 2) for one in sorted(ours, key=lambda one: -one.alpha))
+        return [
+            f"Thresholds are set on all {self.n_inputs:,} inputs; {percent(self.flip_rate)} of all answers changed.",
+            f"Tried: set on {self.n_calibration:,} of them and tested on the other {tested:,}, {self.n_splits:,} times "
+            f"over, {shares} of {of} (--all has more).",
+        ]
+
 
 def random_splits(n: int, share: float, n_splits: int, seed: int) -> tuple[int, list[NDArray[np.int64]]]:
     """Give how many of n inputs come first in each split, and the inputs in their order."""

@@ -155,9 +155,8 @@ def _grid(certified: Certified, title: str, *, whole: bool) -> Grid:
     head += ["tried: accepted", "changed, of those", "accepted and changed"]
     left = {"accepted"}  # for its width
     if not whole:
-        left = {"guarantee", "statistic", "accepted and changed"}
+        left = {"guarantee", "statistic", "tried: accepted", "changed, of those", "accepted and changed"}
         entries = [one for one in entries if (one.guarantee, one.statistic) == (first.guarantee, first.statistic)]
-        head[head.index("changed, of those")] = "tried: changed, of those"
     rows = [_row(entry) for entry in entries]
     kept = [column for column, name in enumerate(head) if name not in left]
     return Grid(
@@ -195,16 +194,20 @@ def _row(entry: Certificate) -> list[str]:
 
 def _lines(certified: Certified, *, whole: bool) -> Iterator[str]:
     """What the first statistic's figures mean, in plain words."""
-    yield certified.tried
     first = certified.certificates[0]
+    if whole:
+        yield certified.tried
     if first.guarantee == "conditional" and whole:
         yield "Serve by the first row of a level. The joint rows, the paper's among them, bound a share of all answers."
     elif not whole:
+        how, tried = certified.briefly("violation", "the accepted answers changed")
+        yield how
         yield (
             "You choose the level: of the accepted answers at most that share changed, with confidence "
             f"{certified.confidence:g}. They can be used without asking full precision. gap: the candidate's first "
             "score minus its second."
         )
+        yield tried
     for entry in certified.certificates:
         if (entry.guarantee, entry.statistic) != (first.guarantee, first.statistic):
             continue
@@ -212,9 +215,9 @@ def _lines(certified: Certified, *, whole: bool) -> Iterator[str]:
         if entry.threshold_of_all == math.inf:
             nothing = "no answer can be accepted by these inputs; measure more, or take a larger level"
             yield f"{level}: {entry.coverage.reason or nothing}."
-        elif entry.violation.value is None:
+        elif entry.violation.value is None and whole:
             yield f"{level}, tried: {entry.violation.reason}."
-        elif (none := certified.n_splits - entry.violation.n) and entry.violation.n:
+        elif whole and (none := certified.n_splits - entry.violation.n) and entry.violation.n:
             yield (
                 f"{level}, {none:,} of the {certified.n_splits:,} checks that were set on {certified.n_calibration:,} "
                 "inputs accepted nothing, as these are few for it. What --save keeps is set on all "

@@ -130,7 +130,7 @@ def command(
             after.append(write_answers(listed[0], router.score, {"deferred": lambda sure: sure < threshold}, out))
     grids: list[Grid] = []
     for run, result in zip(listed, routed, strict=True):
-        system, *others = _tables(run, result, share=share, speed_up=speed_up)
+        system, *others = _tables(run, result, share=share, speed_up=speed_up, whole=everything)
         grids += [system, *others] if everything else [system]
         after += [] if asks else _next(run, result)
     asked = {"speed_up": speed_up, "break_even": even, "share": share, "splits": splits, "seed": seed}
@@ -156,7 +156,7 @@ def _point(point: OperatingPoint | None) -> OperatingPoint:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> Iterator[Grid]:
+def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float, whole: bool) -> Iterator[Grid]:
     """What a level of the system takes, the sweep of a classifier's run, and the choices with their costs."""
     name, advice = f"{result.spec} on {result.data}", result.advice
     cost = "cost" if result.scores_are == "logits" else "cost of encoding queries"
@@ -165,11 +165,14 @@ def _tables(run: Run, result: RoutedRun, *, share: float, speed_up: float) -> It
         Column("deferred", _deferred, lambda share: "-" if share is None else percent(share)),
         Column("where", _where, kind="words"),
         Column(cost, _deferred, lambda share: "-" if share is None else percent(relative_cost(share, speed_up))),
-        Column("tried: deferred", "deferred", _share),
-        Column("tried: differ, of all", "joint_violation.value", lambda value: percent(value, 2)),
     ]
-    levels = result.system.certificates
-    yield table(columns, levels, title=f"{name}: how many inputs to defer", lines=list(_system_lines(run, result)))
+    if whole:
+        columns += [
+            Column("tried: deferred", "deferred", _share),
+            Column("tried: differ, of all", "joint_violation.value", lambda value: percent(value, 2)),
+        ]
+    lines = list(_system_lines(run, result, whole=whole))
+    yield table(columns, result.system.certificates, title=f"{name}: how many inputs to defer", lines=lines)
     if result.sweep:
         columns = [
             Column("score", "score"),
@@ -216,10 +219,10 @@ def _where(level: Certificate) -> str:
     return in_words(confidence_name(level.statistic), "below", level.threshold_of_all)
 
 
-def _system_lines(run: Run, result: RoutedRun) -> Iterator[str]:
+def _system_lines(run: Run, result: RoutedRun, *, whole: bool) -> Iterator[str]:
     """What the first table says, in plain words."""
     system = result.system
-    yield system.tried
+    yield from [system.tried] if whole else system.briefly("joint_violation", "all answers differed")
     for reason in filter(None, (level.coverage.reason for level in system.certificates)):
         yield f"{reason[0].upper()}{reason[1:]}."
     yield (

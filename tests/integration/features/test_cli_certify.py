@@ -44,7 +44,10 @@ def test_a_table_and_sentences(write: Write) -> None:
     run = write("mild", noise=0.1)
     code, out, err = certify(run)
     assert (code, err) == (0, "")
-    assert re.search(r"│ 0\.10 +│ [\d.]+ % │ (gap above [\d.]+|everything) +│ [\d.]+ % ± ", out)
+    assert re.search(r"│ 0\.10 +│ [\d.]+ % │ (gap above [\d.]+|everything) +│ │ 0\.05", out)
+    assert re.search(
+        r"tested on the other 100, 20 times over, [\d.]+ %, [\d.]+ %, ([\d.]+ %|-) of the accepted answers", out
+    )
     assert "joint" not in out
     (again,) = re.findall(r"quantdrift certify \S+ (--alpha [\d.]+ --save) check.json", out)
     assert certify(run, *again.split(), run / "check.json")[0] == 0
@@ -101,7 +104,7 @@ def test_what_a_check_accepts_is_listed_input_by_input(write: Write, tmp_path: P
 
 def test_checks_that_accepted_nothing_are_counted(write: Write) -> None:
     runs = [write(f"of{n}-0.05", noise=0.05, n=n) for n in (520, 600)]
-    told = [certify(run, "--alpha", 0.01)[1] for run in runs]
+    told = [certify(run, "--alpha", 0.01, "--all")[1] for run in runs]
     spreads = [json.loads(certify(run, "--alpha", 0.01, "--json")[1])["runs"][0] for run in runs]
     nothing = [20 - spread["certificates"][0]["violation"]["n"] for spread in spreads]
     assert [f"{none} of the 20 checks" in text for none, text in zip(nothing, told, strict=True)] == [True, False]
