@@ -138,7 +138,7 @@ def command(
     saved = router and {"path": save and str(save), **{name: getattr(router, name) for name in parts}}
     stated = (
         f"The cost, of full precision's, is 1 / {speed_up:g} + the deferred share: to defer more than {percent(even)} "
-        f"costs more than full precision alone. The speed-up of {speed_up:g} is stated, not measured."
+        f"costs more than full precision alone. The speed-up of {speed_up:g} is assumed (--speed-up), not measured."
     )
     data = {**asked, "recover": recover, "runs": as_json(routed), "router": saved}
     return Output(data=data, grids=grids, lines=[stated], next=after)
@@ -226,8 +226,9 @@ def _system_lines(run: Run, result: RoutedRun, *, whole: bool) -> Iterator[str]:
     for reason in filter(None, (level.coverage.reason for level in system.certificates)):
         yield f"{reason[0].upper()}{reason[1:]}."
     yield (
-        f"With confidence {system.confidence:g}, of all answers, deferred ones included, at most the level differs "
-        "from full precision's, for inputs like these."
+        f"You choose the level: of all answers, deferred ones included, at most that share differs from full "
+        f"precision's, with confidence {system.confidence:g}, for inputs like these. gap: the candidate's first score "
+        "minus its second."
     )
     if result.k is not None:
         similarity = run.record.get("settings", {}).get("similarity") or "a similarity that is not recorded"
