@@ -3,9 +3,9 @@
 Source: paper, appendix on the check's calibration (coverage and violation over random splits).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,7 @@ class Certificate:
         threshold: median over the splits, +inf if it accepts nothing, -inf if everything.
         threshold_of_all: likewise, set on all inputs: what is stored for a server.
         coverage_of_all: share of all inputs that it accepts.
+        nothing_of_all: why that threshold is infinite and accepts nothing; None if it accepts some.
     """
 
     guarantee: Promised
@@ -73,6 +74,7 @@ class Certificate:
     threshold: float
     threshold_of_all: float
     coverage_of_all: float
+    nothing_of_all: str | None
 
     @property
     def level(self) -> str:
@@ -185,8 +187,15 @@ def certify(
             few = conformal.nothing_accepted(n_calibration, alpha, sure)
             if system and np.isinf([threshold for threshold, *_ in tries]).all():
                 few = system.why_none(n_calibration, alpha, confidence)
-            of_all = {"threshold_of_all": kept, "coverage_of_all": float(served.mean())}
-            certificates.append(_summed_up(guarantee, name, alpha, np.array(tries), few, **of_all))
+            nothing = None
+            if kept == np.inf:
+                n = len(first.confidence)
+                nothing = (
+                    system.why_none(n, alpha, confidence) if system else conformal.nothing_accepted(n, alpha, sure)
+                )
+                nothing = nothing or f"no answer can be accepted at level {alpha:g} by these inputs"
+            of_all = {"threshold_of_all": kept, "coverage_of_all": float(served.mean()), "nothing_of_all": nothing}
+            certificates.append(_summed_up(guarantee, name, alpha, np.array(tries), few, of_all=of_all))
     return Certified(
         n_inputs=len(first.confidence),
         n_calibration=n_calibration,
@@ -205,7 +214,8 @@ def _summed_up(
     alpha: float,
     tries: NDArray[np.float64],
     few: str | None,
-    **of_all: float,
+    *,
+    of_all: Mapping[str, Any],
 ) -> Certificate:
     """Sum up the thresholds, coverages and joint violations of all splits, [n_splits, 3]."""
     thresholds, coverage, joint = tries.T

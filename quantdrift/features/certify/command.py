@@ -64,7 +64,7 @@ def command(
     ),
     everything: bool = flag("--all: The paper's check and other confidences too, a row each."),
     out: Path | None = option(
-        "-o --out FILE: Write every input of one run with its confidence and whether its answer is accepted, by "
+        "-o --out FILE: Write every input of one run with the candidate's answer and whether that is accepted, by "
         "--check or at one --alpha, into a .csv or .parquet file."
     ),
 ) -> Output:
@@ -120,7 +120,9 @@ def command(
         how: Any = {"confidence": confidence, "n_splits": splits, "share": share, "seed": seed}
         certified = certify(evidence, alphas or ALPHAS, _promises(evidence, asked), **how)
         listed.append({**_named(run), **as_json(certified)})
-        grids.append(_grid(certified, f"{listed[-1]['spec']} on {listed[-1]['data']}", whole=everything or bool(asked)))
+        grids.append(
+            _grid(certified, f"{listed[-1]['spec']} on {listed[-1]['data']}", whole=everything or joint or bool(asked))
+        )
         after += [] if asked or of_one else _next(run, certified)
     if of_one:
         promise: Any = {"guarantee": "joint" if joint else "conditional", "statistic": asked[0] if asked else None}
@@ -212,9 +214,8 @@ def _lines(certified: Certified, *, whole: bool) -> Iterator[str]:
         if (entry.guarantee, entry.statistic) != (first.guarantee, first.statistic):
             continue
         level = f"At level {entry.alpha:g}"
-        if entry.threshold_of_all == math.inf:
-            nothing = "no answer can be accepted by these inputs; measure more, or take a larger level"
-            yield f"{level}: {entry.coverage.reason or nothing}."
+        if entry.nothing_of_all is not None:
+            yield f"{entry.nothing_of_all[0].upper()}{entry.nothing_of_all[1:]}; measure more, or take a larger level."
         elif entry.violation.value is None and whole:
             yield f"{level}, tried: {entry.violation.reason}."
         elif whole and (none := certified.n_splits - entry.violation.n) and entry.violation.n:

@@ -65,7 +65,7 @@ def command(
         "--alpha that of --recover."
     ),
     out: Path | None = option(
-        "-o --out FILE: Write every input of one run with its confidence and whether such a router defers it, into a "
+        "-o --out FILE: Write every input of one run with the candidate's answer and whether it is deferred, into a "
         ".csv or .parquet file."
     ),
 ) -> Output:
@@ -223,7 +223,7 @@ def _system_lines(run: Run, result: RoutedRun, *, whole: bool) -> Iterator[str]:
     """What the first table says, in plain words."""
     system = result.system
     yield from [system.tried] if whole else system.briefly("joint_violation", "all answers differed")
-    for reason in filter(None, (level.coverage.reason for level in system.certificates)):
+    for reason in filter(None, (level.nothing_of_all for level in system.certificates)):
         yield f"{reason[0].upper()}{reason[1:]}."
     yield (
         f"You choose the level: of all answers, deferred ones included, at most that share differs from full "

@@ -250,7 +250,7 @@ def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
     """What full precision takes in float32, for comparison."""
     n, dim = (record.get("bits_per_weight") or {}).get("n_parameters"), (record.get("deployment") or {}).get("dim")
     takes = {"model, MB": n and round(n * 32 / 8e6, 1), "bytes a document": dim and 4 * dim}
-    return {"deployment": "full precision", **takes, _QUERY: 1}
+    return {"deployment": "full precision, float32", **takes, _QUERY: 1}
 
 
 def _briefly(one: _Measured) -> str:

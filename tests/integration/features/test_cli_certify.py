@@ -64,9 +64,17 @@ def test_nothing_is_accepted_where_all_inputs_together_accept_nothing(write: Wri
     first = json.loads(certify(run, "--alpha", 0.1, "--json")[1])["runs"][0]["certificates"][0]
     assert first["coverage_of_all"] == 0
     out = certify(run)[1]
-    assert "At level 0.1: no answer can be accepted by these inputs" in out
+    assert "No answer can be accepted at level 0.1 by these inputs" in out
     assert re.search(r"│ 0\.10 │ 0\.0 % │ nothing │", out)
     assert "--alpha" not in out
+
+
+def test_all_inputs_may_do_where_half_of_them_are_too_few(write: Write) -> None:
+    run = write("calm", noise=0.001, n=300)
+    told = certify(run, "--alpha", 0.01)[1]
+    assert "it needs 230" not in told
+    assert re.search(r"│ 0\.01 +│ 100\.0 % │ everything", told)
+    assert "it needs 230 calibration inputs, and there are 150" in certify(run, "--alpha", 0.01, "--all")[1]
 
 
 def test_what_is_accepted_is_what_the_saved_check_accepts(write: Write, tmp_path: Path) -> None:
