@@ -122,13 +122,19 @@ class Certified:
             f"deviation over the splits. {percent(self.flip_rate)} of all answers changed."
         )
 
-    def briefly(self, share: Literal["violation", "joint_violation"], of: str) -> list[str]:
-        """How it was set, and what came out where it was tried, by the first statistic: two sentences."""
-        first, tested = self.certificates[0], self.n_inputs - self.n_calibration
+    @property
+    def of_first(self) -> list[Certificate]:
+        """Those of the first guarantee and statistic, by level, the largest first."""
+        first = self.certificates[0]
         ours = [
             one for one in self.certificates if (one.guarantee, one.statistic) == (first.guarantee, first.statistic)
         ]
-        shares = ", ".join(percent(getattr(one, share).value, 2) for one in sorted(ours, key=lambda one: -one.alpha))
+        return sorted(ours, key=lambda one: -one.alpha)
+
+    def briefly(self, share: Literal["violation", "joint_violation"], of: str) -> list[str]:
+        """How it was set, and what came out where it was tried, by the first statistic: two sentences."""
+        tested = self.n_inputs - self.n_calibration
+        shares = ", ".join(percent(getattr(one, share).value, 2) for one in self.of_first)
         return [
             f"Thresholds are set on all {self.n_inputs:,} inputs; {percent(self.flip_rate)} of all answers changed.",
             f"Tried: set on {self.n_calibration:,} of them and tested on the other {tested:,}, {self.n_splits:,} times "

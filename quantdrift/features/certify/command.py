@@ -70,8 +70,8 @@ def command(
 ) -> Output:
     """Which quantized answers are the same as at full precision? Checks them without labels.
 
-    Part of the inputs sets a threshold for how sure the quantized model is (its gap: first minus second score), and the
-    other inputs test it, over random splits. Two guarantees, for inputs like these:
+    The inputs set a threshold for how sure the quantized model is (its gap: first minus second score). It is tried,
+    too: set on a part of them and tested on the others, over random splits. Two guarantees, for inputs like these:
 
     conditional: of the answers that are accepted, at most the level changed, with confidence 0.9.
 
@@ -152,13 +152,12 @@ def _promises(evidence: Evidence, asked: Sequence[conformal.Statistic]) -> list[
 
 def _grid(certified: Certified, title: str, *, whole: bool) -> Grid:
     """A row for each level and guarantee; unless it is `whole`, only what the first guarantee accepts."""
-    first, entries = certified.certificates[0], sorted(certified.certificates, key=lambda entry: -entry.alpha)
+    entries = sorted(certified.certificates, key=lambda entry: -entry.alpha) if whole else certified.of_first
     head = ["level", "guarantee", "statistic", "accepted", "accepted where"]
     head += ["tried: accepted", "changed, of those", "accepted and changed"]
     left = {"accepted"}  # for its width
     if not whole:
         left = {"guarantee", "statistic", "tried: accepted", "changed, of those", "accepted and changed"}
-        entries = [one for one in entries if (one.guarantee, one.statistic) == (first.guarantee, first.statistic)]
     rows = [_row(entry) for entry in entries]
     kept = [column for column, name in enumerate(head) if name not in left]
     return Grid(
@@ -210,9 +209,7 @@ def _lines(certified: Certified, *, whole: bool) -> Iterator[str]:
             "score minus its second."
         )
         yield tried
-    for entry in certified.certificates:
-        if (entry.guarantee, entry.statistic) != (first.guarantee, first.statistic):
-            continue
+    for entry in certified.of_first:
         level = f"At level {entry.alpha:g}"
         if entry.nothing_of_all is not None:
             yield f"{entry.nothing_of_all[0].upper()}{entry.nothing_of_all[1:]}; measure more, or take a larger level."

@@ -74,6 +74,7 @@ def test_all_inputs_may_do_where_half_of_them_are_too_few(write: Write) -> None:
     told = certify(run, "--alpha", 0.01)[1]
     assert "it needs 230" not in told
     assert re.search(r"│ 0\.01 +│ 100\.0 % │ everything", told)
+    assert "every answer is accepted, as only 0.0 % of all changed" in told
     assert "it needs 230 calibration inputs, and there are 150" in certify(run, "--alpha", 0.01, "--all")[1]
 
 

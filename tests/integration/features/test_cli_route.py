@@ -109,6 +109,7 @@ def test_the_inputs_that_a_router_defers_are_listed(pets: Path, tmp_path: Path) 
     assert sum(row["changed"] == "true" for row in rows if row not in deferred) / N <= 0.05
     assert f"sends {100 * len(deferred) / N:.1f} % of them" in shown
     assert "not saved (--save FILE)" in shown
+    assert "│ 0.0 % │ nowhere │" in route(pets, "--alpha", 0.5)[1]
     assert "there are 150" not in route(pets, "--alpha", 0.01)[1]  # half of the inputs, which --save takes all of
     assert "of one level" in route(pets, "--alpha", 0.1, "--alpha", 0.2, "-o", tmp_path / "no.csv")[2]
 

@@ -62,6 +62,17 @@ def test_inputs_without_a_value_are_left_out():
     assert "No shares" in in_words([nothing], named="W4")[0]
 
 
+@pytest.mark.parametrize(("together", "told"), [(0.6, True), (0.4, False)])
+def test_in_brief_an_interaction_is_told_where_it_is_shown(together, told):
+    """Of 100 inputs each stage changes 20 others; both change all 40, or 20 more."""
+    first, second = (np.isin(np.arange(100), np.arange(20) + at).astype(float) for at in (0, 20))
+    both = (np.arange(100) < 100 * together).astype(float)
+    values = {frozenset({"a"}): first, frozenset({"b"}): second, frozenset({"a", "b"}): both}
+    result = [waterfall(values, ["a", "b"], FLIP)]
+    assert len(in_words(result, named="W4")) == 2
+    assert len(in_words(result, named="W4", brief=True)) == 1 + told
+
+
 def test_combinations():
     result = list(
         map(str, combinations_of(parse_scheme("W4A8-gptq+emb=int8+rescore=2+index=IVF8,Flat+search=nprobe=2")))
