@@ -443,9 +443,10 @@ def _decided(judgement: Judgement, *, alpha: float) -> Judgement:
     elif cleared:
         why = "shown to be worse, but by less than the margin" if harmed else "shown to be no worse"
     elif harmed:
-        surely, most = _worse_by(judgement) >= margin, _worse_by(judgement, most=True)
-        at_most = f", by up to {most:.3g} ({margin:g} is allowed)" if math.isfinite(most) else ""
-        why = f"shown to be worse{f' by {margin:g} or more' if surely else at_most}"
+        least, here, most = _worse_by(judgement)
+        told = f": by {here:.3g}, perhaps by up to {most:.3g}, where at most {margin:g} is allowed"
+        told = f" by {margin:g} or more" if least >= margin else told if math.isfinite(most) else ""
+        why = f"shown to be worse{told}"
     elif judgement.p_no_worse is None and judgement.set_aside:
         why = _all_noise(judgement.set_aside)
     elif judgement.p_no_worse is None:
@@ -467,8 +468,10 @@ def _of_rate(judgement: Judgement, outcome: Verdict) -> str:
     return f"shown to be {'within' if outcome == 'pass' else 'beyond'} the limit, {bound}"
 
 
-def _worse_by(judgement: Judgement, *, most: bool = False) -> float:
-    """The harm at the better end of the interval of the difference, or at the worse one."""
-    step, lower = judgement.difference, judgement.rule.metric.direction == "lower"
-    end = None if step is None else step.low if lower != most else step.high
-    return -math.inf if end is None else end if lower else -end
+def _worse_by(judgement: Judgement) -> tuple[float, float, float]:
+    """The harm at the better end of the interval of the difference, at the difference, and at the worse end."""
+    step = judgement.difference
+    if step is None or step.low is None or step.value is None or step.high is None:
+        return (-math.inf,) * 3
+    ends = step.low, step.value, step.high
+    return ends if judgement.rule.metric.direction == "lower" else (-step.high, -step.value, -step.low)

@@ -137,8 +137,9 @@ def command(
     parts = ("score", "threshold", "rule", "guarantee", "alpha", "confidence_level", "k")
     saved = router and {"path": save and str(save), **{name: getattr(router, name) for name in parts}}
     stated = (
-        f"The cost, of full precision's, is 1 / {speed_up:g} + the deferred share: to defer more than {percent(even)} "
-        f"costs more than full precision alone. The speed-up of {speed_up:g} is assumed (--speed-up), not measured."
+        f"The cost is a share of full precision's: 1 / {speed_up:g} plus the deferred share. If more than "
+        f"{percent(even)} is deferred, full precision alone is cheaper. "
+        f"The speed-up of {speed_up:g} is assumed (--speed-up), not measured."
     )
     data = {**asked, "recover": recover, "runs": as_json(routed), "router": saved}
     return Output(data=data, grids=grids, lines=[stated], next=after)

@@ -1,8 +1,8 @@
 """Every command that README.md prints, run as printed and without a network.
 
 FOLDER and faq.csv are the questions of docs/example-gate, tickets its texts with their topics as classes: trained on
-whole answers, tested on the questions and the answers' first words, which are enough for a promise of 1 in 100. A model of
-the hub and a checkpoint of somebody else are folders of that name: MiniLM itself, and MiniLM in the layout of GPTQ.
+whole answers, tested on the questions and the first words of the answers, which are enough for a promise of 1 in 100.
+A model of the hub and a checkpoint of somebody else are folders of that name: MiniLM itself, also in GPTQ's layout.
 What pip would fetch is looked up among the extras.
 """
 
