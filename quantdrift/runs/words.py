@@ -191,8 +191,8 @@ def findings(record: Record) -> Iterator[str]:
     codes, index, recall = map(value, ("codes.flip@1", "index.flip@1", "index.overlap@10"))
     if codes is not None and index is not None:
         yield (
-            f"Searched exhaustively, what the index stores changes {percent(codes)}. Its own search finds another first "
-            f"answer than the exhaustive one in {percent(index)}{'' if recall is None else f' (recall@10 {recall:.3f})'}."
+            f"Searched exhaustively, what the index stores changes {percent(codes)}. Its own search finds another "
+            f"first answer than that in {percent(index)}{'' if recall is None else f' (recall@10 {recall:.3f})'}."
         )
     shortlist = record["data"].get("shortlist") or {}
     relevant, listed = shortlist.get("n_relevant"), shortlist.get("n_relevant_found")
