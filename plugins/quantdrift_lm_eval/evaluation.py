@@ -111,9 +111,15 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
         raw = list(chain(*(rank[name] for rank in every)))
         with carefully(name):
             if raw:
-                joined[name] = compared.pair_samples(raw, results["samples"][name], task=name)
+                aside = pair.left_out(name, indices.get(name))
+                arms = (
+                    [sample for sample in arm if sample["doc_id"] not in aside]
+                    for arm in (raw, results["samples"][name])
+                )
+                joined[name] = compared.pair_samples(*arms, task=name)
                 iterations = arguments.get("bootstrap_iters", 100000)
                 details[name] = add_task_rows(results, task, joined[name], raw, name=name, iterations=iterations)
+                details[name] |= {"left_out": sorted(aside)} if aside else {}
     pooled = {}
     for name, group in groups.items():
         members: dict[str, list[PairedFilter]] = {}
@@ -243,7 +249,7 @@ def _add_to_samples(
     for sample in samples:
         where = (sample["filter"], sample["doc_id"])
         reference = before[where]
-        added = figures[where] | {REFERENCE + name: reference[name] for name in _metrics_of(reference)}
+        added = figures.get(where, {}) | {REFERENCE + name: reference[name] for name in _metrics_of(reference)}
         sample["metrics"] = [*sample["metrics"], *added]
         sample.update(added)
         sample[f"{REFERENCE}filtered_resps"] = sanitize_list(reference["filtered_resps"])
@@ -320,6 +326,7 @@ def write_runs(
                 read_as={"reading": READING[paired.kind], "judged_by": paired.judged_by},
                 n_items=int(evidence.n_items.max(initial=0)),
                 seconds=recorded.seconds,
+                left_out=sum(task == name for task, _ in pair.measured_on),
             )
             data = {
                 "name": task.task_name,

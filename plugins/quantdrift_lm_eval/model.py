@@ -30,9 +30,10 @@ from quantdrift.models.layers import find_linears
 from quantdrift.models.loading import LoadLog, loading, refuse_unfit_tokenizer
 from quantdrift.models.store import digest_of
 from quantdrift.scheme import Scheme
-from quantdrift.spec.grammar import Spec, chooses, parse, parse_scheme
+from quantdrift.spec.grammar import Spec, parse, parse_scheme
 from quantdrift_lm_eval.evaluation import Recording
 from quantdrift_lm_eval.hooks import on_evaluator_imported
+from quantdrift_lm_eval.widths import Question, choose_widths
 
 EXAMPLE = "--model_args pretrained=NAME,scheme=W4-gptq"
 _REFUSED = (
@@ -55,6 +56,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         spec: the pair's canonical spec.
         pair: its reference and candidate weights.
         evidence: folder of the run folders; None for the default one.
+        measured_on: the questions on which widths were chosen, which the drift leaves out.
     """
 
     is_quantdrift_pair = True
@@ -83,6 +85,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         if self.rank == 0:
             tell_notes(self.pair)
         self.evidence = None if evidence is None else Path(str(evidence)).expanduser()
+        self.measured_on: list[Question] = []
         self.recorded: Recording | None = None
         self._sizes: dict[Any, int] = {}
         on_evaluator_imported(import_module("lm_eval.evaluator"))  # does nothing if the hook has done so
@@ -150,6 +153,12 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         """See which layers the model uses, and calibrate the candidate if its scheme needs that."""
         with self.pair.observed():
             run_texts(self, [" ".join(map(str, request.args)) for request in requests[:PROBE]])
+        size = self.batch_size if isinstance(self.batch_size, int) else DEFAULT_BATCH
+        progress = progress_bars(quiet=self.rank != 0)
+        if self.pair.needs_widths:
+            self.measured_on = choose_widths(self, requests, batch_size=size, progress=progress)
+            if self.measured_on:
+                self._tell(f"widths chosen on {len(self.measured_on):,} questions, which the drift leaves out")
         if not self.pair.needs_calibration:
             return
         prompts = calibration_texts(self.pair.scheme) or sorted(set(self._of_all_ranks(prompts_of(requests))))
@@ -158,12 +167,17 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         calibrate(
             self.pair,
             lambda: text_inputs(self, prompts),
-            batch_size=self.batch_size if isinstance(self.batch_size, int) else DEFAULT_BATCH,
-            progress=progress_bars(quiet=self.rank != 0),
+            batch_size=size,
+            progress=progress,
             source="prompts of the tasks",
         )
         if not self.rank:
             self.barrier()
+
+    def left_out(self, task: str, indices: Sequence[int] | None) -> set[int]:
+        """Return the documents of a task on which widths were chosen, as lm-eval's samples number them."""
+        documents = [document for name, document in self.measured_on if name == task]
+        return {indices[document] if indices else document for document in documents}
 
     def _of_all_ranks(self, values: list[Any]) -> list[Any]:
         """Return the lists of all ranks joined; each rank holds its own pair."""
@@ -261,11 +275,8 @@ def read_spec(pretrained: Any, scheme: str | None) -> Spec:
             f"pretrained={pretrained}@W4-gptq"
         )
     spec = parse(pretrained) if scheme is None else Spec(model=pretrained, scheme=parse_scheme(str(scheme)))
-    if spec.scheme.query_only or chooses(spec.scheme):
-        raise UnsupportedError(
-            f"{spec.scheme} needs a search over embeddings, and lm-eval has none. Leave +query out, and give all "
-            "layers one width, as in scheme=W4-gptq: quantdrift allocate chooses for embedding models alone"
-        )
+    if spec.scheme.query_only:
+        raise UnsupportedError(f"{spec.scheme} needs a search over embeddings, and lm-eval has none. Leave +query out")
     return spec
 
 

@@ -20,6 +20,7 @@ from quantdrift.models.inputs import SAMPLED, Encoder, Inputs, Rows, Settings, V
 from quantdrift.models.model import EmbeddingModel, LoadedModel
 from quantdrift.models.server_client import OneInputError
 from quantdrift.models.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of, store_for
+from quantdrift.models.weights import give_back
 from quantdrift.scoring.ragged import joined
 from quantdrift.scoring.similarity import Similarity, check_embeddings
 from quantdrift.scoring.state import ScoreState
@@ -363,7 +364,8 @@ class Flow:
         )
 
     def run(self, side: Inputs, rows: Rows, batch_size: int) -> Vectors:
-        """Run the arm that is in place on some rows of a side."""
+        """Run the arm that is in place on some rows of a side; what was freed before does not count on top of it."""
+        give_back()
         try:
             return self.pair.encoder.encode(side.at(rows), side.role, batch_size)
         except OneInputError as error:

@@ -1,17 +1,20 @@
 """Choose a width for every layer, before anything is quantized."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.allocation.solver import solve
 from quantdrift.allocation.units import excluded, runtime_units
 from quantdrift.base.errors import DataError, UnsupportedError
+from quantdrift.base.progress import Progress
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.measuring.flow import Arms, Flow, Reading
-from quantdrift.measuring.problem import CachedArrays, Setting, contenders_for, draw_queries
+from quantdrift.measuring.problem import CachedArrays, GapProblem, Setting, contenders_for, draw_queries
 from quantdrift.measuring.readings import Classes, Search
 from quantdrift.models.store import key_of
 from quantdrift.scheme import Scheme
@@ -46,16 +49,46 @@ def allocate_for(
         DataError: there are no inputs to measure the layers on.
     """
     scheme, criterion = pair.scheme, str(pair.scheme.criterion)
-    wanted, seed = int(scheme.option("queries", "128")), int(scheme.option("seed", "0"))  # the paper takes 128
     if not isinstance(reading, Search | Classes):
         raise UnsupportedError(
             f"{scheme}: a criterion chooses widths on a search or on classes; expected a stored allocation"
         )
     chosen: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-    ids, problem = list[str](), None
+    ids, problem, dataset = list[str](), None, None
     if needs_inputs(criterion):
-        chosen, ids = _calibration_inputs(reading, criterion, wanted=wanted, seed=seed)
-        problem = reading.problem(flow, reference, chosen, contenders_for(len(chosen)))
+        chosen, ids = _calibration_inputs(reading, criterion, wanted=wanted_of(scheme), seed=seed_of(scheme))
+        problem, dataset = reading.problem(flow, reference, chosen, contenders_for(len(chosen))), reading.dataset
+    root, progress = flow.store.root, flow.progress
+    made = allocation_by(pair, problem, ids=ids, dataset=dataset, root=root, progress=progress, keep=keep)
+    return *made, chosen
+
+
+def wanted_of(scheme: Scheme) -> int:
+    """Return the number of inputs to measure layers on; the paper takes 128."""
+    return int(scheme.option("queries", "128"))
+
+
+def seed_of(scheme: Scheme) -> int:
+    """Return the seed of what is drawn to measure layers."""
+    return int(scheme.option("seed", "0"))
+
+
+def allocation_by(
+    pair: QuantizedPair,
+    problem: GapProblem | None,
+    *,
+    ids: Sequence[str],
+    dataset: str | None,
+    root: Path | None,
+    progress: Progress,
+    keep: Mapping[str, int] | None = None,
+    modules: Sequence[nn.Module] | None = None,
+) -> tuple[Allocation, Setting]:
+    """Measure the layers on a problem, where the criterion needs one, and choose their widths.
+
+    `modules` make the problem's outputs, where the pair's own do not.
+    """
+    scheme, criterion, seed = pair.scheme, str(pair.scheme.criterion), seed_of(pair.scheme)
     units, kept = left_out([layer.name for layer in pair.layers], scheme, keep)
     digest = None if problem is None else problem.digest
     # without quantizer and budget, so that all of them share the measurements
@@ -68,14 +101,14 @@ def allocate_for(
         runtime=dict(pair.runtime),
     )
     setting = Setting(
-        modules=pair.modules,
+        modules=pair.modules if modules is None else modules,
         layers=pair.layers,
         widths=scheme.widths,
         group_size=scheme.group_size,
         seed=seed,
-        progress=flow.progress,
+        progress=progress,
         problem=problem,
-        kept=CachedArrays(flow.store.root, key),
+        kept=CachedArrays(root, key),
     )
     losses = losses_of(criterion, setting)
     for layer, row in zip(pair.layers, losses, strict=True):
@@ -121,11 +154,11 @@ def allocate_for(
         others_bits=round(bits.all_parameters * bits.n_parameters) - sum(x.n_weights * x.width for x in layers),
         quantizer=scheme.quantizer,
         seed=seed,
-        dataset=None if problem is None else reading.dataset,
+        dataset=dataset,
         data_digest=digest,
         input_ids=tuple(ids),
     )
-    return allocation, setting, chosen
+    return allocation, setting
 
 
 def _calibration_inputs(

@@ -20,7 +20,7 @@ from quantdrift.candidate.calibration.inputs import computing_by, plain_products
 from quantdrift.measuring.problem import GapProblem, Setting
 from quantdrift.models.inputs import Vectors
 from quantdrift.models.layers import LinearLayer
-from quantdrift.models.weights import saved_weights
+from quantdrift.models.weights import give_back, large_tensors_apart, saved_weights
 
 _ROOM = 2**30
 """Bytes for weights and their changes; a change that does not fit is computed again each time."""
@@ -75,7 +75,7 @@ def contributions(setting: Setting) -> NDArray[np.float64]:
 def _contributions(setting: Setting) -> NDArray[np.float64]:
     problem = setting.gaps
     total = np.zeros((*problem.valid.shape, len(setting.layers), len(setting.widths)))
-    with plain_products(setting.modules), _weight_gradients(setting) as backward:
+    with plain_products(setting.modules), large_tensors_apart(), _weight_gradients(setting) as backward:
         seeds = seeds_of(problem)
         with setting.progress.stage("gap of every layer, one backward pass", len(seeds)) as tell:
             for row, of_row in seeds.items():
@@ -84,6 +84,7 @@ def _contributions(setting: Setting) -> NDArray[np.float64]:
                     change = backward(outputs, vector)
                     for of_input, contender in gaps:
                         total[of_input, contender] += change
+                give_back()  # the graph of a text leaves holes, which those of other lengths do not fill
                 tell(1)
     total[~problem.valid] = np.nan
     return total

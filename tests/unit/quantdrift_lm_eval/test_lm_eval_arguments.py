@@ -24,6 +24,7 @@ from support.allocations import allocation, decoder
         ("org/name@W4-gptq", None, "org/name@W4-g128-gptq"),
         ("at@home/name", "W3-channel+seed=3", "at@home/name@W3-channel-rtn+seed=3"),
         ("at@home/name@W3", None, "at@home/name@W3-g128-rtn"),
+        ("org/name", "W3.5+gap", "org/name@W3.5-g128-rtn+gap"),
     ],
 )
 def test_a_pair_is_named_by_one_argument_or_by_two(pretrained: str, scheme: str | None, spec: str) -> None:
@@ -37,7 +38,6 @@ def test_a_pair_is_named_by_one_argument_or_by_two(pretrained: str, scheme: str 
         ("org/name", "W4-qptq", "gptq"),
         ("org/name", "W4+query", "Leave +query out"),
         ("org/name", None, "expected the scheme"),
-        ("org/name", "W3.5+gap", "scheme=W4-gptq"),
     ],
 )
 def test_what_is_no_pair_is_refused_with_the_way_out(pretrained: str | None, scheme: str | None, says: str) -> None:
