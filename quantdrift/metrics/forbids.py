@@ -68,6 +68,6 @@ def _near_chance(evidence: Evidence) -> str:
         return ""
     firsts = "first answers" if k.max() == 1 else f"first {int(k.max())} answers"
     return (
-        f"among the reference's {firsts} to {rows.sum():,} inputs right ones number {found:,}, and random picks would "
-        f"give {expected:.3g}: the loss of right answers cannot be determined"
+        f"{found:,} of the reference's {firsts} to {rows.sum():,} inputs {'is' if found == 1 else 'are'} right, and "
+        f"random picks would give {expected:.3g}: the loss of right answers cannot be determined"
     )

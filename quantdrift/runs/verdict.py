@@ -251,7 +251,7 @@ def _open(
         "mean": f"whether {fall}",
     }
     if no_labels is not None:
-        yield f"Open: whether right answers are lost, {no_labels or 'for lack of labels'}."
+        yield f"Open: whether right answers are lost{f': {no_labels}' if no_labels else ', for lack of labels'}."
     for name, needed in stands.needed.items():
         takes = "these do not tell"
         if needed is not None:  # of so rough a figure two digits, upwards

@@ -4,6 +4,7 @@ model GGUF OUT                the dequantized weights as a folder in float32
 tasks PIQA BLIMP GSM8K OUT    100 questions of PIQA, 40 pairs of each paradigm of BLiMP, 24 problems of GSM8K
 cells MODEL TASKS OUT SCHEME...   a plain hf run, then a pair for each scheme, by the stock lm_eval command
 table OUT FILE.csv            what the result files say
+widths OUT FILE.csv           of cells with chosen widths: changed answers to the questions that no cell was measured on
 """
 
 import copy
@@ -123,9 +124,40 @@ def write_table(out: Path, file: Path) -> None:
         writer.writerows(lines)
 
 
+def write_widths(out: Path, file: Path) -> None:
+    """Write a row per cell: changed answers and right ones that are lost, and the exact test against the first cell."""
+    cells = {}
+    for place in sorted(out.rglob("results_*.json")):
+        scheme = json.loads(place.read_text()).get("quantdrift", {}).get("spec", "").rpartition("@")[2]
+        rows = {}
+        for samples in place.parent.glob("samples_*.jsonl"):
+            for row in _rows(samples):
+                if "drift_flip_at_1" in row:
+                    lost = row["drift_reference_acc"] > row["acc"]
+                    rows[samples.name.rpartition("_")[0], row["doc_id"]] = (bool(row["drift_flip_at_1"]), lost)
+        if scheme and rows:
+            cells[scheme] = rows
+    shared = sorted(set.intersection(*map(set, cells.values())))
+    first = next(iter(cells.values()))
+    lines = []
+    for scheme, rows in cells.items():
+        more, fewer = (sum(a[name][0] and not b[name][0] for name in shared) for a, b in ((rows, first), (first, rows)))
+        flips, lost = (sum(rows[name][part] for name in shared) for part in (0, 1))
+        p = binomtest(more, more + fewer).pvalue if more + fewer else 1.0
+        lines.append(
+            {"scheme": scheme, "n": len(shared), "flips": flips, "lost": lost, "more": more, "fewer": fewer, "p": p}
+        )
+    with file.open("w", newline="") as opened:
+        writer = csv.DictWriter(opened, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+
+
 if __name__ == "__main__":
     step, *rest = sys.argv[1:]
     if step == "cells":
         run_cells(*map(Path, rest[:3]), rest[3:])
     else:
-        {"model": write_model, "tasks": write_tasks, "table": write_table}[step](*map(Path, rest))
+        {"model": write_model, "tasks": write_tasks, "table": write_table, "widths": write_widths}[step](
+            *map(Path, rest)
+        )

@@ -92,7 +92,7 @@ def test_drift_is_over_the_questions_that_no_layer_was_measured_on(model: str, t
     flips = [sample["drift_flip_at_1"] for sample in samples.values() if sample["doc_id"] not in left_out]
     row = results["results"]["tiny_questions"]
     assert row["drift_flip_at_1,none"] == pytest.approx(np.mean(flips))
-    assert row["acc,none"] == pytest.approx(np.mean([sample["acc"] for sample in samples.values()]))  # lm-eval's: of all
+    assert row["acc,none"] == pytest.approx(np.mean([sample["acc"] for sample in samples.values()]))  # of all
     run = next(run for run in find_runs([tmp_path]) if run.path.name == "tiny_questions")
     assert run.evidence().n_inputs == N - len(left_out)
     made = run.record["quantization"]["allocation"]
@@ -109,7 +109,8 @@ def test_what_has_no_choices_is_no_question(kind: str, n_choices: int) -> None:
 def test_choices_without_their_prompt_are_no_other_choices() -> None:
     """As acc_mutual_info asks for them."""
     requests = asked(("so", 2))
-    alone = [Instance("loglikelihood", {}, ("", request.args[1]), 2 + n, ("task", 0, 1)) for n, request in enumerate(requests)]
+    choices = [request.args[1] for request in requests]
+    alone = [Instance("loglikelihood", {}, ("", choice), 2 + n, ("task", 0, 1)) for n, choice in enumerate(choices)]
     assert questions_of([*requests, *alone]) == {("task", 0): requests}
 
 
