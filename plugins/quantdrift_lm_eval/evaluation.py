@@ -326,7 +326,7 @@ def write_runs(
                 read_as={"reading": READING[paired.kind], "judged_by": paired.judged_by},
                 n_items=int(evidence.n_items.max(initial=0)),
                 seconds=recorded.seconds,
-                left_out=sum(task == name for task, _ in pair.measured_on),
+                left_out=len(pair.left_out(name, None)),
             )
             data = {
                 "name": task.task_name,

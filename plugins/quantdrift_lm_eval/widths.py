@@ -5,6 +5,7 @@ play no part. At most a quarter of the questions is used, and the drift is over 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ class Likelihoods(nn.Module):
 
     def forward(self, tokens: Tensor, mask: Tensor, asked: Tensor) -> Tensor:
         """Sum the log-likelihoods of the tokens that are asked for; all are [n, length], padded on the right."""
-        logits = self.model(input_ids=tokens, attention_mask=mask).logits[:, :-1]
+        # nothing follows the last token, for which a model may have no position
+        logits = self.model(input_ids=tokens[:, :-1], attention_mask=mask[:, :-1]).logits
         rows, places = asked[:, 1:].nonzero(as_tuple=True)
         likely = logits[rows, places].float().log_softmax(dim=1)
         each = likely.gather(1, tokens[rows, places + 1][:, None])
@@ -105,8 +107,7 @@ def problem_of(lm: Any, model: nn.Module, questions: Sequence[Sequence[Any]], ba
         others = ranked[1 : n_contenders + 1]
         roles[number, : len(others)] = np.stack([np.broadcast_to(ranked[:1], others.shape), others], axis=-1)
         start += len(asked)
-    valid = roles[..., 0] >= 0
-    return GapProblem(encode=encode, batches=batches, rows=roles, valid=valid, gap=_gap, reference=outputs)
+    return replace(problem, valid=roles[..., 0] >= 0, reference=outputs)
 
 
 def _gap(outputs: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from lm_eval.models.huggingface import HFLM
 
-from integration.quantdrift_lm_eval.lm_eval_samples_maker import KINDS, evaluate, save_model, write_tasks
+from integration.quantdrift_lm_eval.lm_eval_samples_maker import KINDS, evaluate
 from quantdrift.base.patching import is_replaced
 from quantdrift.candidate.pair import QuantizedPair
 from quantdrift.finished.lm_eval_evidence import pair_samples, per_document
@@ -19,16 +19,6 @@ from quantdrift.spec.grammar import parse_scheme
 
 SCHEME = "W4-rtn"
 ALL = [*KINDS[2:], "group"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def tasks(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tasks(tmp_path_factory.mktemp("tasks"), model)
 
 
 @pytest.fixture(scope="module")

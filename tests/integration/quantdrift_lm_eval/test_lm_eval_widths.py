@@ -8,27 +8,18 @@ import pytest
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from integration.quantdrift_lm_eval.lm_eval_samples_maker import N, evaluate, save_model, text, write_tasks
+from integration.quantdrift_lm_eval.lm_eval_samples_maker import N, evaluate, text
 from quantdrift.base.errors import DataError
 from quantdrift.base.progress import progress_bars
 from quantdrift.measuring.problem import Setting
 from quantdrift.models.layers import find_linears
 from quantdrift.runs.folder import find_runs
 from quantdrift.sensitivity.gaps import contributions, exact_shifts, rounded
+from quantdrift.spec.grammar import CRITERIA, needs_inputs
 from quantdrift_lm_eval.model import QuantizedPairLM
 from quantdrift_lm_eval.widths import Likelihoods, problem_of, questions_of
 
 SCHEME = "W3.5-g32-rtn+gap"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def tasks(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tasks(tmp_path_factory.mktemp("tasks"), model)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +42,13 @@ QUESTIONS = [(f"{text(1, 3)}=", 3), ("", 2), (f"{text(2, 5)} ", 3)]
 def test_rows_have_the_likelihoods_of_lm_eval_itself(lm: QuantizedPairLM) -> None:
     """Prompts of words, of nothing, with a space at their end, and longer than the model reads."""
     requests = asked(*QUESTIONS, (text(3, 150), 2))
+    read: list[int] = []
+    hook = lm.model.register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
     problem = problem_of(lm, Likelihoods(lm.model), list(questions_of(requests).values()), 3)
+    hook.remove()
+    assert max(read) == lm.max_length
     theirs = [likelihood for likelihood, _ in HFLM.loglikelihood(lm, requests, disable_tqdm=True)]
     assert problem.reference_outputs()[:, 0] == pytest.approx(theirs, abs=1e-4)
     gaps = problem.gaps(problem.reference_outputs())
@@ -117,6 +114,14 @@ def test_choices_without_their_prompt_are_no_other_choices() -> None:
 def test_tasks_without_choices_are_refused(model: str, tasks: Path) -> None:
     with pytest.raises(DataError, match="expected a task with choices"):
         evaluate("quantdrift", tasks, ["sums"], model_args={"pretrained": model, "scheme": SCHEME})
+
+
+@pytest.mark.parametrize("criterion", sorted({*CRITERIA} - {"gap"}))
+def test_every_criterion_chooses(criterion: str, model: str, tasks: Path) -> None:
+    arguments = {"pretrained": model, "scheme": f"W3.5-g32-rtn+{criterion}"}
+    results = evaluate("quantdrift", tasks, ["questions"], model_args=arguments)
+    assert ("left_out" in results["quantdrift"]["tasks"]["tiny_questions"]) == needs_inputs(criterion)
+    assert 3 < results["quantdrift"]["bits_per_weight"]["linear"] <= 3.5
 
 
 def test_a_criterion_of_weights_alone_needs_no_questions(model: str, tasks: Path) -> None:
