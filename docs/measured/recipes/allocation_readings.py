@@ -1,6 +1,6 @@
 """Which layers should keep a fourth bit? Readings of how much a layer matters, measured with plain code.
 
-    python allocation_readings.py measure MODEL OUT DATA... [--draws N] [--gptq]  # goes on; a file for each allocation
+    python allocation_readings.py measure MODEL OUT DATA... [--draws N] [--budgets B,B] [--gptq]  # goes on where it was
     python allocation_readings.py tables OUT CAPTURE.csv TESTS.csv                # capture, and pooled paired tests
     python allocation_readings.py figure CAPTURE.csv FILE.svg                     # capture against budget (matplotlib)
 
@@ -269,14 +269,15 @@ def widths_of(encoder: Encoder, reading: Reading, budget: float) -> Floats:
     return found if blocks == 1 else found.reshape(-1, blocks)
 
 
-def measure(name: str, out: Path, data: list[Path], draws: int, gptq: bool) -> None:
-    """Measure what is not there yet, draw by draw."""
+def measure(name: str, out: Path, data: list[Path], points: list[tuple[int, float]], gptq: bool) -> None:
+    """Measure what is not there yet at each draw and budget; MODEL is a short name or a folder."""
     encoder = Encoder(name)
     everywhere = [16] * len(encoder.layers)
-    for draw, budget in product(range(draws), BUDGETS):
+    called = Path(name).name
+    for draw, budget in points:
         for place in data:
             corpus, kept_in = Corpus(place), place.stem if place.is_dir() else place.parent.name
-            choices, folder = out / name / kept_in, out / (f"{name}+gptq" if gptq else name) / kept_in
+            choices, folder = out / called / kept_in, out / (f"{called}+gptq" if gptq else called) / kept_in
             choices.mkdir(parents=True, exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
             encoder.at = encoder.nearest
@@ -306,7 +307,7 @@ def measure(name: str, out: Path, data: list[Path], draws: int, gptq: bool) -> N
             }
             record |= {f"{budget}|{reading}": flips(widths) for reading, widths in planned.items()}
             (folder / f"draw-{draw}-{budget}.json").write_text(json.dumps(record))
-            print(f"{name} on {folder.name}, draw {draw}, {budget} bits: done", flush=True)
+            print(f"{called} on {folder.name}, draw {draw}, {budget} bits: done", flush=True)
 
 
 def flips_in(folder: Path) -> dict[tuple[float, str], Floats]:
@@ -325,16 +326,18 @@ def flips_in(folder: Path) -> dict[tuple[float, str], Floats]:
 def tables(out: Path, capture: Path, tests: Path) -> None:
     """Write capture by model, budget and reading, with intervals, and pooled paired tests, adjusted over the table.
 
-    Rows of models that are not in OUT stay as they were.
+    Rows of models and budgets that are not in OUT stay as they were.
     """
     measured = sorted(path for path in out.iterdir() if path.is_dir())
-    names = {path.name for path in measured}
-    lines = [line for line in capture.read_text(encoding="utf-8").splitlines() if line.split(",")[0] not in names]
+    known = {(path.parts[-3], path.stem.rpartition("-")[2]) for path in out.glob("*/*/draw-*.json")}
+    lines = [
+        line for line in capture.read_text(encoding="utf-8").splitlines() if tuple(line.split(",")[:2]) not in known
+    ]
     with tests.open(encoding="utf-8", newline="") as file:
         compared = [
             (row["model"], float(row["budget"]), row["ahead"], row["of"], float(row["points"]) / 100, float(row["p"]))
             for row in csv.DictReader(file)
-            if row["model"] not in names
+            if (row["model"], row["budget"]) not in known
         ]
     for model in measured:
         found = {folder.name: flips_in(folder) for folder in sorted(model.iterdir())}
@@ -429,10 +432,12 @@ def figure(capture: Path, file: Path) -> None:
 if __name__ == "__main__":
     words = sys.argv[1:]
     draws = int(words.pop(words.index("--draws") + 1)) if "--draws" in words else 5
+    budgets = words.pop(words.index("--budgets") + 1).split(",") if "--budgets" in words else BUDGETS
     gptq = "--gptq" in words
     words = [word for word in words if not word.startswith("--")]
     if words[0] == "measure":
-        measure(words[1], Path(words[2]), [Path(word) for word in words[3:]], draws, gptq)
+        points = [(draw, float(budget)) for draw, budget in product(range(draws), budgets)]
+        measure(words[1], Path(words[2]), [Path(word) for word in words[3:]], points, gptq)
     elif words[0] == "figure":
         figure(Path(words[1]), Path(words[2]))
     else:
