@@ -160,24 +160,15 @@ def _top_became(before: bool, after: bool, *, of_flips: bool) -> PerInput:
     return per_input
 
 
-for _name, _before, _after, _better, _what in (
-    ("flip_to_irrelevant", True, False, "lower", "that replace a right first answer by one that is not"),
-    ("flip_among_relevant", True, True, "none", "from one right first answer to another"),
-    ("flip_to_relevant", False, True, "higher", "that bring a right first answer where there was none"),
-    ("flip_among_unjudged", False, False, "none", "between two items of which neither is judged relevant"),
+_OF_FLIPS = ("of the flips, the share", "no input with a judgement flipped")
+_OF_JUDGED = ("share of the inputs with a judgement", _NO_JUDGEMENT)
+for _name, (_of, _why), _before, _after, _better, _what in (
+    ("flip_to_irrelevant", _OF_FLIPS, True, False, "lower", "that replace a right first answer by one that is not"),
+    ("flip_among_relevant", _OF_FLIPS, True, True, "none", "from one right first answer to another"),
+    ("flip_to_relevant", _OF_FLIPS, False, True, "higher", "that bring a right first answer where there was none"),
+    ("flip_among_unjudged", _OF_FLIPS, False, False, "none", "between two items of which neither is judged relevant"),
+    ("harm", _OF_JUDGED, True, False, "lower", "whose right first answer is replaced by one that is not"),
+    ("benefit", _OF_JUDGED, False, True, "higher", "that get a right first answer where there was none"),
 ):
-    _of_flips = _top_became(_before, _after, of_flips=True)
-    _why = "no input with a judgement flipped"
-    of_labels(_name, f"of the flips, the share {_what}", direction=_better, undefined_when=_why)(_of_flips)
-of_labels(
-    "harm",
-    "share of the inputs with a judgement whose right first answer is replaced by one that is not",
-    direction="lower",
-    undefined_when=_NO_JUDGEMENT,
-)(_top_became(True, False, of_flips=False))
-of_labels(
-    "benefit",
-    "share of the inputs with a judgement that get a right first answer where there was none",
-    direction="higher",
-    undefined_when=_NO_JUDGEMENT,
-)(_top_became(False, True, of_flips=False))
+    _became = _top_became(_before, _after, of_flips=_why != _NO_JUDGEMENT)
+    of_labels(_name, f"{_of} {_what}", direction=_better, undefined_when=_why)(_became)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 CUTS = {"cranfield": (300, 200), "scifact": (150, 200), "flickr8k_captions": (500, 500), "xquad_en": (120, 600)}
-SMALL = {"cranfield": (200, 200), "scifact": (100, 200), "flickr8k_captions": (400, 400), "xquad_en": (100, 500)}
+SMALL = {"cranfield": (100, 200), "scifact": (100, 200), "flickr8k_captions": (400, 400), "xquad_en": (100, 500)}
 """Documents that are drawn, and then at most so many of the queries that have a relevant one among them."""
 
 

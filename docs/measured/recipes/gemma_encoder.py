@@ -145,7 +145,7 @@ def changes_in(runs: Path) -> dict[str, dict[str, np.ndarray]]:
     """Scheme to data to what changed, of finished runs; a head that stays as it is makes no other scheme."""
     found: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     for run in find_runs([runs]):
-        scheme = run.record["spec"].rpartition("@")[2].replace("+head=lm_head", "")
+        scheme = run.record["spec"].rpartition("@")[2].replace("+head=lm_head", "").replace("-g128", "")
         found[scheme][run.record["data"]["name"]] = flips(run.evidence())
     return found
 

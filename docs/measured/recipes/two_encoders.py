@@ -1,0 +1,59 @@
+"""Two encoders side by side: `python two_encoders.py TABLE.csv STUDY...`, of finished studies of two-encoders.yaml.
+
+Writes a row for each corpus and scheme that both models have; rows of other corpora stay as they were.
+"""
+
+import csv
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MODELS = ("minilm", "mpnet")
+COLUMNS = ("flip@1", "separation", "relevant first answers lost", "change of nDCG@10")
+HEAD = ["corpus", "scheme", *(f"{model} {column}" for model in MODELS for column in COLUMNS)]
+DEFAULTS = {"-g128": "", "-channel-fp8": "-fp8", "-g64-nf4": "-nf4", "-g16-nvfp4": "-nvfp4", "-g32-mxfp4": "-mxfp4"}
+"""What a spec spells out and the study's file leaves to the default."""
+
+
+def cells(metrics: dict[str, Any]) -> list[str]:
+    """One model's part of a row."""
+    flips, lost, mean = metrics["flip@1"], metrics["gold_lost@1"], metrics["change.ndcg@10"]
+    apart = metrics.get("separation") or {"value": None}
+    percent = [f"{100 * flips[name]:.1f}" for name in ("value", "low", "high")]
+    change = [f"{mean[name]:+.4f}" for name in ("value", "low", "high")]
+    return [
+        "{} % ({} to {})".format(*percent),
+        "" if apart["value"] is None else f"{apart['value']:.2f}",
+        f"{100 * lost['value']:.1f} %",
+        "{} ({} to {})".format(*change),
+    ]
+
+
+def main(table: Path, studies: list[Path]) -> None:
+    """Write the table, in the order of the study's file."""
+    asked = yaml.safe_load((Path(__file__).parent / "two-encoders.yaml").read_text(encoding="utf-8"))["schemes"]
+    with table.open(encoding="utf-8", newline="") as file:
+        kept = list(csv.DictReader(file))
+    found = defaultdict[tuple[str, str], dict[str, list[str]]](dict)
+    for path in (path for study in studies for path in sorted(study.rglob("run.json"))):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        model, _, scheme = run["spec"].partition("@")
+        for spelled, short in DEFAULTS.items():
+            scheme = scheme.replace(spelled, short)
+        scheme = {"W4A8-rtn": "W4A8", "W8A8-rtn": "W8A8", "W3.5-rtn+gap": "W3.5+gap"}.get(scheme, scheme)
+        found[run["data"]["name"], scheme][model] = cells(run["metrics"])
+    both = {key: [*row["minilm"], *row["mpnet"]] for key, row in found.items() if set(row) == set(MODELS)}
+    corpora = {corpus for corpus, _ in both}
+    lines = [list(row.values()) for row in kept if row["corpus"] not in corpora]
+    lines += [[corpus, scheme, *both[corpus, scheme]] for corpus in sorted(corpora) for scheme in asked
+              if (corpus, scheme) in both]  # fmt: skip
+    with table.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([HEAD, *lines])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [Path(word) for word in sys.argv[2:]])
