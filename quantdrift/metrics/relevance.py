@@ -160,9 +160,9 @@ def _top_became(before: bool, after: bool, *, of_flips: bool) -> PerInput:
     return per_input
 
 
-_OF_FLIPS = ("of the flips, the share", "no input with a judgement flipped")
-_OF_JUDGED = ("share of the inputs with a judgement", _NO_JUDGEMENT)
-for _name, (_of, _why), _before, _after, _better, _what in (
+_OF_FLIPS = (True, "of the flips, the share", "no input with a judgement flipped")
+_OF_JUDGED = (False, "share of the inputs with a judgement", _NO_JUDGEMENT)
+for _name, (_of_flips, _of, _why), _before, _after, _better, _what in (
     ("flip_to_irrelevant", _OF_FLIPS, True, False, "lower", "that replace a right first answer by one that is not"),
     ("flip_among_relevant", _OF_FLIPS, True, True, "none", "from one right first answer to another"),
     ("flip_to_relevant", _OF_FLIPS, False, True, "higher", "that bring a right first answer where there was none"),
@@ -170,5 +170,5 @@ for _name, (_of, _why), _before, _after, _better, _what in (
     ("harm", _OF_JUDGED, True, False, "lower", "whose right first answer is replaced by one that is not"),
     ("benefit", _OF_JUDGED, False, True, "higher", "that get a right first answer where there was none"),
 ):
-    _became = _top_became(_before, _after, of_flips=_why != _NO_JUDGEMENT)
+    _became = _top_became(_before, _after, of_flips=_of_flips)
     of_labels(_name, f"{_of} {_what}", direction=_better, undefined_when=_why)(_became)

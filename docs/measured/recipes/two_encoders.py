@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
+from quantdrift.spec.grammar import parse_scheme
+
 MODELS = ("minilm", "mpnet")
 COLUMNS = ("flip@1", "separation", "relevant first answers lost", "change of nDCG@10")
 HEAD = ["corpus", "scheme", *(f"{model} {column}" for model in MODELS for column in COLUMNS)]
-DEFAULTS = {"-g128": "", "-channel-fp8": "-fp8", "-g64-nf4": "-nf4", "-g16-nvfp4": "-nvfp4", "-g32-mxfp4": "-mxfp4"}
-"""What a spec spells out and the study's file leaves to the default."""
 
 
 def cells(metrics: dict[str, Any]) -> list[str]:
@@ -36,16 +36,15 @@ def cells(metrics: dict[str, Any]) -> list[str]:
 def main(table: Path, studies: list[Path]) -> None:
     """Write the table, in the order of the study's file."""
     asked = yaml.safe_load((Path(__file__).parent / "two-encoders.yaml").read_text(encoding="utf-8"))["schemes"]
+    short = {str(parse_scheme(scheme)): scheme for scheme in asked}
     with table.open(encoding="utf-8", newline="") as file:
         kept = list(csv.DictReader(file))
     found = defaultdict[tuple[str, str], dict[str, list[str]]](dict)
     for path in (path for study in studies for path in sorted(study.rglob("run.json"))):
         run = json.loads(path.read_text(encoding="utf-8"))
         model, _, scheme = run["spec"].partition("@")
-        for spelled, short in DEFAULTS.items():
-            scheme = scheme.replace(spelled, short)
-        scheme = {"W4A8-rtn": "W4A8", "W8A8-rtn": "W8A8", "W3.5-rtn+gap": "W3.5+gap"}.get(scheme, scheme)
-        found[run["data"]["name"], scheme][model] = cells(run["metrics"])
+        if scheme in short:
+            found[run["data"]["name"], short[scheme]][model] = cells(run["metrics"])
     both = {key: [*row["minilm"], *row["mpnet"]] for key, row in found.items() if set(row) == set(MODELS)}
     corpora = {corpus for corpus, _ in both}
     lines = [list(row.values()) for row in kept if row["corpus"] not in corpora]
