@@ -2,7 +2,8 @@
 
 train MODEL PAIRS CUT OUT   last-token pooling, fine-tuned by contrast on the pairs of PAIRS, a folder in BEIR's layout,
                             without those of which a text is in CUT, another one
-rotate MODEL OUT            the same model with its rows and columns turned: a folder of an encoder or of a causal model
+rotate MODEL OUT            the same model with its rows and columns turned: a folder of an encoder or a causal model;
+                            by signs that are drawn, or, with PAIRS CUT behind OUT, by rotations that are learned
 compare FILE.csv NAME RUNS TURNED   a row for each scheme that both folders of runs have: changed answers, paired
 """
 
@@ -18,15 +19,18 @@ import torch
 from corpora import rows
 from sentence_transformers import SentenceTransformer, models
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cosine_similarity, cross_entropy, kl_div
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from quantdrift.builtin.rtn.work import quantize_rtn
 from quantdrift.evidence.perturbation import flips
 from quantdrift.runs.folder import find_runs
 from quantdrift.statistics.paired import mcnemar_exact
 from quantdrift_paper.training import descend
 
 STEPS, BATCH, RATE, TEMPERATURE, LENGTH = 120, 24, 5e-5, 0.05, 32
+TURNING, HELD_OUT = 0.02, 96
+"""The rate of learned rotations, and texts that none is learned on."""
 
 
 def pairs_of(folder: Path, cut: Path) -> list[tuple[str, str]]:
@@ -72,27 +76,33 @@ def turn(size: int) -> Tensor:
     return matrix * signs / size**0.5
 
 
-@torch.no_grad()
-def rotate(model: torch.nn.Module, head: torch.nn.Linear | None) -> str:
-    """Turn values in each head, and the residual stream where nothing stands between a layer's output and it.
+Rotations = list[Tensor]
+"""Of the values in the heads of each layer, and after them, where it can be turned, of the residual stream."""
+
+
+def drawn(model: torch.nn.Module, head: torch.nn.Linear | None) -> Rotations:
+    """Draw a rotation for each layer's heads, and one for the residual stream where no norm ends a layer.
 
     A norm whose scales stand behind a layer, as Gemma's, lets no rotation through: scales and rotation do not commute,
     and neither can go into the layer, as the norm is of its output. An encoder's stream stays, too: it has no head to
     turn it back.
     """
+    stream = head is not None and not hasattr(model.layers[0], "pre_feedforward_layernorm")
+    wide = [turn(model.config.hidden_size)] if stream else []
+    return [turn(model.config.head_dim) for _ in model.layers] + wide
+
+
+def turned(model: torch.nn.Module, head: torch.nn.Linear | None, by: Rotations) -> dict[torch.nn.Module, Tensor]:
+    """Module to its weight when the model is turned."""
     config, layers = model.config, model.layers
-    stream = head is not None and not hasattr(layers[0], "pre_feedforward_layernorm")
-    wide = turn(config.hidden_size) if stream else None
-
-    def put(layer: torch.nn.Module, weight: Tensor) -> None:
-        layer.weight.copy_(weight.float())
-
-    for layer in layers:
+    wide = by[len(layers)] if len(by) > len(layers) else None
+    found: dict[torch.nn.Module, Tensor] = {}
+    for layer, small in zip(layers, by, strict=False):
         attention, mlp = layer.self_attn, layer.mlp
-        small = torch.block_diag(*[turn(config.head_dim)] * config.num_key_value_heads)
-        put(attention.v_proj, small @ attention.v_proj.weight.double())
-        back = torch.block_diag(*[small[: config.head_dim, : config.head_dim].T] * config.num_attention_heads)
-        put(attention.o_proj, attention.o_proj.weight.double() @ back)
+        value, back = (torch.block_diag(*[matrix] * count) for matrix, count in
+                       ((small, config.num_key_value_heads), (small.T, config.num_attention_heads)))  # fmt: skip
+        found[attention.v_proj] = value @ attention.v_proj.weight.double()
+        found[attention.o_proj] = attention.o_proj.weight.double() @ back
         if wide is None:
             continue
         for norm, inputs in (
@@ -100,44 +110,106 @@ def rotate(model: torch.nn.Module, head: torch.nn.Linear | None) -> str:
             (layer.post_attention_layernorm, (mlp.gate_proj, mlp.up_proj)),
         ):
             for taking in inputs:
-                put(taking, (taking.weight.double() * norm.weight.double()) @ wide.T)
-            norm.weight.fill_(1.0)
+                found[taking] = (found.get(taking, taking.weight.double()) * norm.weight.double()) @ wide.T
+            found[norm] = torch.ones_like(norm.weight)
         for giving in (attention.o_proj, mlp.down_proj):
-            put(giving, wide @ giving.weight.double())
-    if wide is None or head is None:
-        return "values in each head"
-    put(head, (head.weight.double() * model.norm.weight.double()) @ wide.T)
-    put(model.embed_tokens, model.embed_tokens.weight.double() @ wide.T)
-    model.norm.weight.fill_(1.0)
-    return "values in each head and the residual stream"
+            found[giving] = wide @ found.get(giving, giving.weight.double())
+    if wide is not None and head is not None:
+        found[head] = (head.weight.double() * model.norm.weight.double()) @ wide.T
+        found[model.embed_tokens] = model.embed_tokens.weight.double() @ wide.T
+        found[model.norm] = torch.ones_like(model.norm.weight)
+    return {module: weight.float() for module, weight in found.items()}
 
 
-def rotated(folder: Path, out: Path) -> None:
-    """Rotate the model of a folder; what it gives for a text must stay the same but for the rounding of float32."""
-    torch.manual_seed(0)
-    probe = "A man rides a horse along the beach while the sun goes down."
-    if (folder / "modules.json").exists():
-        encoder = SentenceTransformer(str(folder), device="cpu")
-        before = encoder.encode(probe, convert_to_tensor=True)
-        what = rotate(encoder[0].auto_model, None)
-        after = encoder.encode(probe, convert_to_tensor=True)
-        save = [encoder.save]
-    else:
-        model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-        inputs = tokenizer(probe, return_tensors="pt")
+class Whole:
+    """A model of a folder, an encoder or a causal model, and what it gives for texts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.head, self.encoder = None, (folder / "modules.json").exists()
+        if self.encoder:
+            self.model = SentenceTransformer(str(folder), device="cpu").eval()
+            self.inner, self.save = self.model[0].auto_model, [self.model.save]
+            return
+        self.model, self.tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        self.inner, self.save = self.model.model, [self.model.save_pretrained, self.tokenizer.save_pretrained]
+        self.head = self.model.lm_head
+        if self.model.config.tie_word_embeddings and not hasattr(self.inner.layers[0], "pre_feedforward_layernorm"):
+            self.model.config.tie_word_embeddings = False
+            self.head.weight = torch.nn.Parameter(self.head.weight.clone())
+
+    def __call__(self, texts: list[str], weights: dict[str, Tensor] | None = None) -> Tensor:
+        """Embeddings [n, dim], or logits of one sequence of all texts [1, n_tokens, n_words]; by other weights."""
+        if self.encoder:
+            args, words = (self.model.tokenize(texts),), {}
+        else:
+            args, words = (), self.tokenizer(" ".join(texts), return_tensors="pt", truncation=True, max_length=512)
+        given = torch.func.functional_call(self.model, weights or {}, args, dict(words))
+        return given["sentence_embedding"] if self.encoder else given.logits
+
+    def apart(self, full: Tensor, other: Tensor) -> Tensor:
+        """The mean of 1 - cosine of embeddings, or the mean divergence of the next word."""
+        if self.encoder:
+            return 1 - cosine_similarity(full, other).mean()
+        return kl_div(other.log_softmax(-1), full.log_softmax(-1), log_target=True, reduction="none").sum(-1).mean()
+
+
+def learned(whole: Whole, by: Rotations, texts: list[str]) -> Rotations:
+    """Turn further by gradient, so that the model rounded to 3 bits gives nearly what it gives in full precision."""
+    free = torch.nn.ParameterList(torch.zeros_like(matrix) for matrix in by)
+    names = {module: f"{name}.weight" for name, module in whole.model.named_modules()}
+    linear = {
+        module for module in whole.model.modules() if isinstance(module, torch.nn.Linear) and module is not whole.head
+    }
+
+    def rounded(weight: Tensor) -> Tensor:
+        group = 128 if whole.encoder else None
+        return quantize_rtn(weight, bits=3, group_size=group).dequantize(torch.float32)
+
+    fixed = {names[module]: rounded(module.weight.data) for module in linear - set(turned(whole.inner, whole.head, by))}
+
+    def now() -> Rotations:
+        return [matrix @ torch.linalg.matrix_exp(skew - skew.T) for matrix, skew in zip(by, free, strict=True)]
+
+    def loss_of(batch: list[str]) -> Tensor:
+        weights = dict(fixed)
+        for module, weight in turned(whole.inner, whole.head, now()).items():
+            straight = weight + (rounded(weight) - weight).detach() if module in linear else weight
+            weights[names[module]] = straight
         with torch.no_grad():
-            before = model(**inputs).logits
-            if model.config.tie_word_embeddings and not hasattr(model.model.layers[0], "pre_feedforward_layernorm"):
-                model.config.tie_word_embeddings = False
-                model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
-            what = rotate(model.model, model.lm_head)
-            after = model(**inputs).logits
-        save = [model.save_pretrained, tokenizer.save_pretrained]
-    moved = float((after - before).abs().max() / before.abs().max())
+            full = whole(batch)
+        return whole.apart(full, whole(batch, weights))
+
+    def held_out() -> str:
+        with torch.no_grad():
+            return f"{np.mean([float(loss_of(texts[at : at + BATCH])) for at in range(0, HELD_OUT, BATCH)]):.4f}"
+
+    before = held_out()
+    batches = (random.sample(texts[HELD_OUT:], BATCH) for _ in range(STEPS))
+    descend(free, batches, loss_of, steps=STEPS, rate=TURNING, decay=0.0, clip=1.0, what="rotations")
+    print(f"on {HELD_OUT} held-out texts the rounded model was {before} apart, and is {held_out()}")
+    return [matrix.detach() for matrix in now()]
+
+
+def rotate(folder: Path, out: Path, texts: list[str]) -> None:
+    """Rotate the model of a folder; what it gives for a text must stay the same but for the rounding of float32."""
+    random.seed(0)
+    torch.manual_seed(0)
+    whole = Whole(folder)
+    whole.model.requires_grad_(requires_grad=False)
+    by = drawn(whole.inner, whole.head)
+    if texts:
+        by = learned(whole, by, texts)
+    probe = ["A man rides a horse along the beach while the sun goes down."]
+    with torch.no_grad():
+        before = whole(probe)
+        for module, weight in turned(whole.inner, whole.head, by).items():
+            module.weight.copy_(weight)
+        moved = float((whole(probe) - before).abs().max() / before.abs().max())
     if not moved < 1e-4:
         sys.exit(f"expected the same output; it moved by {moved:.1e} of its largest number")
-    for write in save:
+    for write in whole.save:
         write(str(out))
+    what = "values in each head" + " and the residual stream" * (len(by) > len(whole.inner.layers))
     print(f"turned {what}; the output of one text moved by {moved:.1e} of its largest number")
 
 
@@ -170,6 +242,7 @@ if __name__ == "__main__":
     if step == "train":
         train(given[0], pairs_of(Path(given[1]), Path(given[2])), given[3])
     elif step == "rotate":
-        rotated(*map(Path, given))
+        pairs = pairs_of(*map(Path, given[2:])) if given[2:] else []
+        rotate(Path(given[0]), Path(given[1]), sorted({text for pair in pairs for text in pair}))
     else:
         compare(Path(given[0]), given[1], Path(given[2]), Path(given[3]))

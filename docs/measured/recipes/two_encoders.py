@@ -1,12 +1,13 @@
 """Two encoders side by side: `python two_encoders.py TABLE.csv STUDY...`, of finished studies of two-encoders.yaml.
 
-Writes a row for each corpus and scheme that both models have; rows of other corpora stay as they were.
+Writes a row for each corpus and scheme that both models have; other rows stay as they were.
 """
 
 import csv
 import json
 import sys
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,16 @@ def main(table: Path, studies: list[Path]) -> None:
     asked = yaml.safe_load((Path(__file__).parent / "two-encoders.yaml").read_text(encoding="utf-8"))["schemes"]
     short = {str(parse_scheme(scheme)): scheme for scheme in asked}
     with table.open(encoding="utf-8", newline="") as file:
-        kept = list(csv.DictReader(file))
+        rows = {(row["corpus"], row["scheme"]): list(row.values())[2:] for row in csv.DictReader(file)}
     found = defaultdict[tuple[str, str], dict[str, list[str]]](dict)
     for path in (path for study in studies for path in sorted(study.rglob("run.json"))):
         run = json.loads(path.read_text(encoding="utf-8"))
         model, _, scheme = run["spec"].partition("@")
         if scheme in short:
             found[run["data"]["name"], short[scheme]][model] = cells(run["metrics"])
-    both = {key: [*row["minilm"], *row["mpnet"]] for key, row in found.items() if set(row) == set(MODELS)}
-    corpora = {corpus for corpus, _ in both}
-    lines = [list(row.values()) for row in kept if row["corpus"] not in corpora]
-    lines += [[corpus, scheme, *both[corpus, scheme]] for corpus in sorted(corpora) for scheme in asked
-              if (corpus, scheme) in both]  # fmt: skip
+    rows |= {key: [*row["minilm"], *row["mpnet"]] for key, row in found.items() if set(row) == set(MODELS)}
+    corpora = dict.fromkeys(corpus for corpus, _ in rows)
+    lines = [[*key, *rows[key]] for key in product(corpora, asked) if key in rows]
     with table.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([HEAD, *lines])
 

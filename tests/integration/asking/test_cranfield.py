@@ -1,7 +1,7 @@
 """The figures of an independent implementation, on a public test collection that lies beside.
 
 It took the embeddings of sentence-transformers, rounded the weights with a few lines of torch and ranked with numpy. Of
-the collection's 1,400 documents continuous integration takes the first 350; QUANTDRIFT_SLOW_TESTS=all runs all.
+the collection's 1,400 documents continuous integration takes the first 100; QUANTDRIFT_SLOW_TESTS=all runs all.
 """
 
 from dataclasses import replace
@@ -55,7 +55,13 @@ def store(pytestconfig: pytest.Config, tmp_path: Path) -> EmbeddingStore:
             marks=pytest.mark.very_slow,
         ),
         pytest.param("W4-rtn+query", 1400, {"flip@1": (35 / QUERIES, 1 / QUERIES)}, marks=pytest.mark.very_slow),
-        ("W4-rtn", 350, {"flip@1": (58 / QUERIES, 1 / QUERIES), "separation": (0.1174, 0.001)}),
+        ("W4-rtn", 100, {"flip@1": (56 / QUERIES, 1 / QUERIES), "separation": (0.1718, 0.001)}),
+        pytest.param(
+            "W4-rtn",
+            350,
+            {"flip@1": (58 / QUERIES, 1 / QUERIES), "separation": (0.1174, 0.001)},
+            marks=pytest.mark.very_slow,
+        ),
         pytest.param("W4-rtn+query", 350, {"flip@1": (60 / QUERIES, 1 / QUERIES)}, marks=pytest.mark.very_slow),
     ],
 )
