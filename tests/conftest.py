@@ -19,7 +19,6 @@ SLOWEST = (  # files, and a folder
     "test_readme.py",
     "test_tutorials.py",
     "test_cli_verify.py",
-    "test_cranfield.py",
     "test_mteb_cli.py",
     "test_lm_eval_cli.py",
     "test_pytest_sessions.py",

@@ -27,8 +27,8 @@ LINK = re.compile(r"(?<=\]\()([^)#\s]+)(?=[)#])")
 """The target of a link, without its anchor."""
 OUTPUT = re.compile(r"^```text\n((?:(?!```).*\n)*?)```$", re.MULTILINE)
 """What a program printed."""
-APART = re.compile(r"^```.*?^```|(?<=\d) (?=%)", re.MULTILINE | re.DOTALL)
-"""A number and its percent sign, which no line may part; or a block of code, which stays as it is."""
+APART = re.compile(r"^```.*?^```|^ {4}[^\n]*|`[^`\n]*`|(?<=\d) (?=%)", re.MULTILINE | re.DOTALL)
+"""A number and its percent sign, which no line may part; or code, which is copied from a page and stays as it is."""
 SPEC, FAQ = "minilm@W4-rtn", DOCS / "example-gate" / "data" / "faq"
 RULES = ("flip@1 <= 0.25", "gold_lost@10 <= 0.03", "ndcg@10 >= 0.65")
 
@@ -67,8 +67,12 @@ def gathered(source: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     text = source.read_text(encoding="utf-8")
     page = text if source.suffix == ".md" else "\n\n".join(cells_of(text))
-    page = APART.sub(lambda found: found[0] if found[0] != " " else "\N{NO-BREAK SPACE}", page)
-    place.write_text(OUTPUT.sub(wrapped, LINK.sub(moved, page)), encoding="utf-8")
+    place.write_text(OUTPUT.sub(wrapped, LINK.sub(moved, together(page))), encoding="utf-8")
+
+
+def together(page: str) -> str:
+    """Keep numbers and their percent signs on one line, but in code."""
+    return APART.sub(lambda found: found[0] if found[0] != " " else "\N{NO-BREAK SPACE}", page)
 
 
 def wrapped(output: re.Match[str]) -> str:

@@ -157,6 +157,11 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
     ]
 
 
+def test_no_line_parts_a_number_from_its_percent_sign_and_code_is_copied_as_it_stands() -> None:
+    code = "    flip@1 <= 25 %\n\n```text\n5 % of 9\n```\n\n`gold_lost@1 <= 3 %`"
+    assert BUILD.together(f"4.5 % (2.6 to 7.7)\n{code}\n\n3 %") == f"4.5\xa0% (2.6 to 7.7)\n{code}\n\n3\xa0%"
+
+
 # --- the table of formats ----------------------------------------------------------------------------
 
 

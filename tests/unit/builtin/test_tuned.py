@@ -38,6 +38,7 @@ TEXTS = [
     f"{WORDS[a]} of the {WORDS[b]} {WORDS[c]}. The {WORDS[c]} {WORDS[b]} of the {WORDS[a]}!"
     for a in range(5) for b in range(3, 7) for c in range(2, 4)
 ]  # fmt: skip
+FEW = TEXTS[:20]
 
 
 def encoder() -> SentenceEncoder:
@@ -87,12 +88,11 @@ def test_it_comes_nearer_to_the_reference_with_the_same_codes_and_is_undone_bit_
 
 @pytest.mark.slow
 def test_a_long_run_moves_codes_too_within_their_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = TEXTS[:20]
-    fixed = tuned(prepared("W3-g64+tuned=24", texts=few))
+    fixed = tuned(prepared("W3-g64+tuned=24", texts=FEW))
     assert fixed["codes"] == fixed["codes_moved"] == 0
     monkeypatch.setattr(descent, "FEWEST", 24)
     monkeypatch.setattr(descent, "CODE_RATE", 0.02)
-    plain, pair = prepared("W3-g64", texts=few), prepared("W3-g64+tuned=24", texts=few)
+    plain, pair = prepared("W3-g64", texts=FEW), prepared("W3-g64+tuned=24", texts=FEW)
     moved = sum(int((a != b).sum()) for a, b in zip(codes(plain), codes(pair), strict=True))
     record = tuned(pair)
     assert 0 < moved == record["codes_moved"] < record["codes"] == sum(made.numel() for made in codes(plain))
@@ -184,8 +184,7 @@ def test_a_seed_gives_the_same_numbers_and_another_one_others(tmp_path: Path, mo
 
 @pytest.mark.slow
 def test_tuning_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = TEXTS[:20]
-    whole = prepared("W4-g64+tuned=16", texts=few)
+    whole = prepared("W4-g64+tuned=16", texts=FEW)
     write, kept = descent.write_state, list[int]()
 
     def interrupted(path: Path, state: descent.State) -> None:
@@ -197,11 +196,11 @@ def test_tuning_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr("quantdrift.builtin.tuned.work.write_state", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            prepared("W4-g64+tuned=16", tmp_path, few)
+            prepared("W4-g64+tuned=16", tmp_path, FEW)
     assert weights_fingerprint([tiny()]) == whole.fingerprint
     seen: list[int] = []
     monkeypatch.setattr("quantdrift.builtin.tuned.work.write_state", lambda _, state: seen.append(state.step))
-    resumed = prepared("W4-g64+tuned=16", tmp_path, few)
+    resumed = prepared("W4-g64+tuned=16", tmp_path, FEW)
     assert seen[0] > kept[-1]
     assert (digest(resumed), tuned(resumed)["losses"]) == (digest(whole), tuned(whole)["losses"])
 
