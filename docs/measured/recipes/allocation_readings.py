@@ -411,7 +411,7 @@ def figure(capture: Path, file: Path) -> None:
     with capture.open(encoding="utf-8", newline="") as opened:
         lines = list(csv.DictReader(opened))
     models = list(dict.fromkeys(line["model"] for line in lines))
-    _, panels = pyplot.subplots(1, len(models), figsize=(3.2 * len(models) + 0.6, 3.4), sharey=True, squeeze=False)
+    drawn, panels = pyplot.subplots(1, len(models), figsize=(3.2 * len(models) + 0.6, 3.6), sharey=True, squeeze=False)
     for panel, model in zip(panels[0], models, strict=True):
         for number, (reading, colour) in enumerate(SHOWN.items()):
             of = [line for line in lines if (line["model"], line["reading"]) == (model, reading)]
@@ -424,8 +424,8 @@ def figure(capture: Path, file: Path) -> None:
         panel.set(xticks=sorted(BUDGETS), xlim=(3.2, 3.8))
         panel.set_xlabel("bits per weight")
     panels[0][0].set_ylabel("share of the way from W3 to W4")
-    panels[0][0].legend(fontsize=7, frameon=False, loc="lower left")
-    pyplot.tight_layout()
+    drawn.legend(*panels[0][0].get_legend_handles_labels(), loc="lower center", ncols=len(SHOWN), frameon=False)
+    pyplot.tight_layout(rect=(0, 0.07, 1, 1))
     pyplot.savefig(file, metadata={"Date": None})
 
 
