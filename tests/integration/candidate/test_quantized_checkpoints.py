@@ -48,7 +48,7 @@ def test_the_drift_is_that_of_the_weights_that_the_codes_stand_for(case: tuple[A
     make, library, kernel, tolerance, more = case
     pytest.importorskip(library, reason=f"{library} is not installed")
     folder, meant = make(tmp_path / "checkpoint", **more)
-    # one case is compiled, as for users; to compile another takes longer than all else here
+    # whole rows are compiled, as for users; to compile all takes longer than the rest of this file
     with torch.compiler.set_stance("default" if "group_size" in more else "force_eager"):
         run = run_two("minilm", folder, tmp_path / "run")
     by_hand = scores(with_weights(makers.minilm(), meant))
